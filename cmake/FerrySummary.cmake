@@ -9,3 +9,5 @@ message(STATUS "  UCX     ${FERRY_UCX_VERSION} (${FERRY_UCX_ORIGIN}) in ${FERRY_
 message(STATUS "  CUDA    ${cuda_summary}")
 message(STATUS "  DLPack  ${FERRY_DLPACK_VERSION} in ${FERRY_DLPACK_INCLUDE}")
 message(STATUS "  msgpack ${FERRY_MSGPACK_LIBRARY}")
+# For scripts/test, which names each build that it tests.
+set(FERRY_UCX_SUMMARY "${FERRY_UCX_VERSION} (${FERRY_UCX_ORIGIN})" CACHE INTERNAL "")
