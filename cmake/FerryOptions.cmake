@@ -16,6 +16,7 @@ set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 # An installed library finds the UCX that it was built against, and LD_LIBRARY_PATH can still name
 # another one: RUNPATH yields to it, RPATH would not.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON) # a build folder can be moved
 
 set(for_c "$<COMPILE_LANGUAGE:C,CXX>")
 add_library(ferry_options INTERFACE)

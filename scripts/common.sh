@@ -1,7 +1,8 @@
+# shellcheck shell=bash
 # What the scripts share; sourced, with $root set.
 
 fail() {
-    echo "${0##*/}: $*" >&2
+    echo "$(realpath --relative-to="$root" "$0"): $*" >&2
     exit 1
 }
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A binary built against one UCX starts with the other's libraries, named by LD_LIBRARY_PATH, and uses them.
 set -euo pipefail
 

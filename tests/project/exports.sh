@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The shared library gives away names that begin with ferry_ and no others, the static one too; and both
 # ask for libucp by its SONAME, through a search path that LD_LIBRARY_PATH overrides.
 set -euo pipefail

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Each public header compiles alone, as C11 and as C++17, with DLPack 1.x and with Debian's 0.6.
 set -euo pipefail
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # An outside program builds and runs against the installed package: by find_package and by pkg-config, as C and as
 # C++, shared and static; also after the installation was moved.
 # ctest: serial
