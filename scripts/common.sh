@@ -15,10 +15,10 @@ quietly() {
     fi
 }
 
-# build FOLDER CMAKE_ARGUMENTS...: configures once and builds, saying nothing where all is well.
+# build FOLDER TARGET CMAKE_ARGUMENTS...: configures and builds, saying nothing where all is well.
 build() {
-    local folder=$root/build/$1
-    shift
+    local folder=$root/build/$1 target=$2
+    shift 2
     quietly cmake -S "$root" -B "$folder" -G Ninja "$@" || fail "cmake could not configure build/${folder##*/}"
-    quietly cmake --build "$folder" || fail "build/${folder##*/} does not build"
+    quietly cmake --build "$folder" --target "$target" || fail "build/${folder##*/} does not build"
 }
