@@ -1,7 +1,7 @@
 /* A user's program: prints Ferry's version and a device map as Ferry read it. */
-#include <ferry/ferry.h>
 #include <cstdio>
 #include <cstring>
+#include <ferry/ferry.h>
 
 int main(void)
 {
