@@ -4,6 +4,7 @@
 #define FERRY_CORE_CONFIG_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <ferry/config.h>
 #include <ferry/log.h>
@@ -85,5 +86,8 @@ ferry_status_t config_parse_time(const char *text, int64_t *ns_out);
 
 /* The candidate nearest to text by edit distance, or NULL when none is near (more than a third of the length away). */
 const char *config_nearest(const char *text, const char *const *candidates, size_t count);
+
+/* Writes docs/configuration.md, which is generated from the table. */
+void config_document(FILE *out);
 
 #endif
