@@ -156,6 +156,31 @@ static ferry_status_t transfer_started(struct transfer *transfer, struct transfe
     return status;
 }
 
+static ferry_status_t transfer_carry(struct transfer_engine *engine,
+                                     const struct transfer_spec *spec, enum transfer_kind kind,
+                                     const struct plan *plan, const void *source,
+                                     struct transfer **transfer_out)
+{
+    struct transfer *transfer = transfer_take(engine);
+    if (transfer == NULL) {
+        return FERRY_ERR_NO_MEMORY;
+    }
+    transfer->link = spec->link;
+    transfer->source = source;
+    transfer->kind = kind;
+    transfer->path = plan->path;
+    transfer->first_segment = spec->first_segment;
+    transfer->bytes = plan->bytes;
+    transfer->operation_bytes = spec->operation_bytes;
+    transfer->done = spec->done;
+    transfer->context = spec->context;
+    pieces_init(transfer);
+    transfer->starting = true;
+    transfer_launch(transfer, plan, spec);
+    transfer->starting = false;
+    return transfer_started(transfer, transfer_out);
+}
+
 static ferry_status_t transfer_start(struct transfer_engine *engine,
                                      const struct transfer_spec *spec, enum transfer_kind kind,
                                      struct transfer **transfer_out)
@@ -165,23 +190,7 @@ static ferry_status_t transfer_start(struct transfer_engine *engine,
     if (status != FERRY_OK || plan.bytes == 0) {
         return status;
     }
-    struct transfer *transfer = transfer_take(engine);
-    if (transfer == NULL) {
-        return FERRY_ERR_NO_MEMORY;
-    }
-    transfer->link = spec->link;
-    transfer->kind = kind;
-    transfer->path = plan.path;
-    transfer->first_segment = spec->first_segment;
-    transfer->bytes = plan.bytes;
-    transfer->operation_bytes = spec->operation_bytes;
-    transfer->done = spec->done;
-    transfer->context = spec->context;
-    pieces_init(transfer);
-    transfer->starting = true;
-    transfer_launch(transfer, &plan, spec);
-    transfer->starting = false;
-    return transfer_started(transfer, transfer_out);
+    return transfer_carry(engine, spec, kind, &plan, NULL, transfer_out);
 }
 
 ferry_status_t transfer_send(struct transfer_engine *engine, const struct transfer_spec *spec,
@@ -194,6 +203,34 @@ ferry_status_t transfer_receive(struct transfer_engine *engine, const struct tra
                                 struct transfer **transfer_out)
 {
     return transfer_start(engine, spec, TRANSFER_RECEIVE, transfer_out);
+}
+
+ferry_status_t transfer_unpack(struct transfer_engine *engine, const void *data,
+                               const struct transfer_spec *spec, struct transfer **transfer_out)
+{
+    struct plan plan = {.device = device_normal(spec->view->device)};
+    ferry_status_t status = ferry_tensor_bytes(spec->view, &plan.bytes);
+    if (status != FERRY_OK || plan.bytes == 0) {
+        return status;
+    }
+    if (plan.device.device_type != kDLCPU) {
+        status = device_check(plan.device, &plan.backend);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    if (plan.backend == NULL || plan.backend->host_readable) {
+        struct tensor_layout layout;
+        tensor_layout_init(&layout, spec->view);
+        layout_scatter(&layout, 0, plan.bytes, data);
+        return FERRY_OK;
+    }
+    plan.path = TRANSFER_STAGED;
+    plan.strided = !tensor_is_contiguous(spec->view);
+    struct transfer_spec local = *spec;
+    local.link = NULL;
+    local.operation_bytes = engine->chunk_bytes;
+    return transfer_carry(engine, &local, TRANSFER_RECEIVE, &plan, data, transfer_out);
 }
 
 ferry_status_t transfer_decline(struct transfer_engine *engine, ferry_link_t *link,

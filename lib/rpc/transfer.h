@@ -47,7 +47,8 @@ uint64_t transfer_receive_bound(const struct transfer_engine *engine, uint32_t l
 
 /* Which path this end would take, without moving anything; reason gets one short phrase ("the
  * transport takes cuda memory; 8 MiB >= FERRY_DIRECT_MIN"). operation_bytes 0: not known yet, the
- * sender's question. TRANSFER_NONE with bytes > 0: FERRY_PATHS leaves no way. */
+ * sender's question. TRANSFER_NONE with bytes > 0: FERRY_PATHS leaves no way. reason may be NULL
+ * with reason_bytes 0. */
 enum transfer_path transfer_choose(const struct transfer_engine *engine, uint32_t link_capabilities,
                                    DLDevice device, uint64_t bytes, uint64_t operation_bytes,
                                    char *reason, size_t reason_bytes);
@@ -76,6 +77,11 @@ ferry_status_t transfer_send(struct transfer_engine *engine, const struct transf
                              struct transfer **transfer_out);
 ferry_status_t transfer_receive(struct transfer_engine *engine, const struct transfer_spec *spec,
                                 struct transfer **transfer_out);
+/* Puts bytes that are here already (`data`, in C order, borrowed until done) into spec->view, as a
+ * receive would; link, first_segment and operation_bytes are not looked at. Host memory is written
+ * before it returns. */
+ferry_status_t transfer_unpack(struct transfer_engine *engine, const void *data,
+                               const struct transfer_spec *spec, struct transfer **transfer_out);
 /* Declines all operations of a segment nobody will receive; completes by itself, needs no memory.
  * FERRY_OK when all are declined or on their way. */
 ferry_status_t transfer_decline(struct transfer_engine *engine, ferry_link_t *link,

@@ -61,7 +61,8 @@ struct transfer {
     bool dirty; /* work was queued on the engine's stream that no passed event covers */
     bool polled, waiting, granted;
 
-    char *data; /* where the bytes lie in a row: the user's or the packed copy's */
+    const char *source; /* of transfer_unpack(), in the wire\'s place; borrowed until done */
+    char *data;         /* where the bytes lie in a row: the user's or the packed copy's */
     struct transfer_device *device; /* borrowed; NULL for host memory */
     ferry_event_t *event;           /* the phase's */
     struct memory_block packed;     /* a strided device view's packed copy */
@@ -116,10 +117,10 @@ struct transfer_engine {
 /* transfer_choose.c */
 void transfer_paths_parse(struct transfer_engine *engine, const char *paths);
 
-/* transfer_pack.c: a run of `bytes` of the packed form, from `offset` on, to or from a buffer. */
-void transfer_pack(const struct tensor_layout *layout, uint64_t offset, size_t bytes, void *buffer);
-void transfer_unpack(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
-                     const void *buffer);
+/* transfer_pack.c: `bytes` of the packed form, from `offset` on, to or from a buffer. */
+void layout_gather(const struct tensor_layout *layout, uint64_t offset, size_t bytes, void *buffer);
+void layout_scatter(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                    const void *buffer);
 
 /* transfer_device.c */
 ferry_status_t transfer_device_find(struct transfer_engine *engine, DLDevice device,

@@ -1,5 +1,6 @@
 /* The life of a transfer between its start and its end: operations are posted, copies queued, and
  * what completes makes room for the next. Nothing in this file calls the user. */
+#include <string.h>
 #include <utlist.h>
 
 #include "core/log.h"
@@ -79,6 +80,11 @@ static ferry_status_t piece_copy(struct transfer *transfer, struct transfer_piec
 
 static ferry_status_t piece_post(struct transfer *transfer, struct transfer_piece *piece)
 {
+    if (transfer->source != NULL) {
+        memcpy(piece->block.data, transfer->source + piece->index * transfer->operation_bytes,
+               piece->bytes);
+        return FERRY_OK;
+    }
     ferry_link_t *link = transfer->link;
     const ferry_transport_ops_t *ops = link->transport->ops;
     uint32_t segment = transfer->first_segment + (uint32_t)piece->index;
@@ -141,8 +147,8 @@ static void piece_received(struct transfer *transfer, struct transfer_piece *pie
         return;
     }
     if (transfer->path == TRANSFER_PACKED) {
-        transfer_unpack(&transfer->layout, piece->index * transfer->operation_bytes, piece->bytes,
-                        piece->block.data);
+        layout_scatter(&transfer->layout, piece->index * transfer->operation_bytes, piece->bytes,
+                       piece->block.data);
     }
     piece_finish(transfer, piece);
 }
@@ -165,7 +171,7 @@ static void piece_start(struct transfer *transfer, struct transfer_piece *piece)
         return;
     }
     if (transfer->kind == TRANSFER_SEND && transfer->path == TRANSFER_PACKED) {
-        transfer_pack(&transfer->layout, piece->index * transfer->operation_bytes, piece->bytes,
+        layout_gather(&transfer->layout, piece->index * transfer->operation_bytes, piece->bytes,
                       piece->block.data);
     }
     piece_go(transfer, piece);
