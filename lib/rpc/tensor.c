@@ -187,8 +187,9 @@ void tensor_layout_init(struct tensor_layout *layout, const DLTensor *view)
         view_measure(view, &layout->block_bytes, problem, sizeof problem);
         return;
     }
-    /* Dimensions of one element are no step; a dimension that goes on where the next one ends is the same
-     * walk. Innermost first, since only the inner neighbour's extent is needed to see it. */
+    /* Dimensions of one element are no step; a dimension that goes on where the next one ends is
+     * the same walk. Innermost first, since only the inner neighbour's extent is needed to see
+     * it. */
     int64_t unit = element_bits(view) / 8;
     int64_t extent[FERRY_TENSOR_NDIM_MAX];
     int64_t stride[FERRY_TENSOR_NDIM_MAX];
@@ -315,7 +316,8 @@ ferry_status_t ferry_tensor_from_dlpack_versioned(const char *name,
                            "ferry_tensor_from_dlpack_versioned: %s is NULL",
                            managed == NULL ? "managed" : "tensor_out");
     }
-    /* Another major version may lay out everything behind the version and the deleter differently. */
+    /* Another major version may lay out everything behind the version and the deleter
+     * differently. */
     if (managed->version.major != 1) {
         return error_raise(FERRY_ERR_UNSUPPORTED,
                            "the tensor speaks DLPack %u.%u, Ferry reads versions 1.x",

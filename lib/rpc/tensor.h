@@ -1,5 +1,5 @@
-/* Tensor views inside the library: checking them, copying them, and the fewest dimensions that say where
- * their bytes lie. */
+/* Tensor views inside the library: checking them, copying them, and the fewest dimensions that say
+ * where their bytes lie. */
 #ifndef FERRY_RPC_TENSOR_H
 #define FERRY_RPC_TENSOR_H
 
@@ -7,17 +7,17 @@
 
 #include <ferry/tensor.h>
 
-/* A view with its own shape and strides. view.shape points into this struct (view.strides too, unless it was
- * NULL), so it is copied with tensor_copy_view() and not by assignment. */
+/* A view with its own shape and strides. view.shape points into this struct (view.strides too,
+ * unless it was NULL), so it is copied with tensor_copy_view() and not by assignment. */
 struct tensor_view {
     DLTensor view;
     int64_t shape[FERRY_TENSOR_NDIM_MAX];
     int64_t strides[FERRY_TENSOR_NDIM_MAX];
 };
 
-/* Where the visible elements lie: `ndim` outer dimensions, outermost first, around runs of block_bytes that
- * are contiguous. Walking it in order meets the elements in C order. A contiguous tensor has ndim
- * 0. */
+/* Where the visible elements lie: `ndim` outer dimensions, outermost first, around runs of
+ * block_bytes that are contiguous. Walking it in order meets the elements in C order. A contiguous
+ * tensor has ndim 0. */
 struct tensor_layout {
     void *data; /* byte_offset applied; NULL only when there are no bytes */
     size_t block_bytes;
@@ -26,17 +26,16 @@ struct tensor_layout {
     int64_t stride_bytes[FERRY_TENSOR_NDIM_MAX];
 };
 
-/* Is the tensor one that Ferry can take? role and position name a tensor without a slot name: "argument",
- * 2 gives "argument tensors[2]". Raises FERRY_ERR_INVALID_ARGUMENT for a view that
- * ferry_tensor_bytes() refuses, a
- * slot name of no or too many bytes, a NULL data pointer with elements, a negative device index,
- * strides that leave the
- * address space or take sub-byte elements out of C order, a stream on cpu. bytes_out may be NULL.
- */
+/* Is the tensor one that Ferry can take? role and position name a tensor without a slot name:
+ * "argument", 2 gives "argument tensors[2]". Raises FERRY_ERR_INVALID_ARGUMENT for a view that
+ * ferry_tensor_bytes() refuses, a slot name of no or too many bytes, a NULL data pointer with
+ * elements, a negative device index, strides that leave the address space or take sub-byte elements
+ * out of C order, a stream on cpu. bytes_out may be NULL. */
 ferry_status_t tensor_check(const ferry_tensor_t *tensor, const char *role, size_t position,
                             size_t *bytes_out);
 
-/* Writes "argument 'gradient'", or "argument tensors[2]" for one without a name, into buffer; returns it. */
+/* Writes "argument 'gradient'", or "argument tensors[2]" for one without a name, into buffer;
+ * returns it. */
 #define TENSOR_TITLE_BYTES 192
 const char *tensor_title(char buffer[TENSOR_TITLE_BYTES], const char *role, const char *slot,
                          size_t position);
@@ -54,8 +53,8 @@ static inline void *tensor_data(const DLTensor *view)
     return view->data == NULL ? NULL : (char *)view->data + view->byte_offset;
 }
 
-/* The device as maps and transports see it: pinned host memory is cpu, managed memory its cuda device, and
- * there is one cpu. */
+/* The device as maps and transports see it: pinned host memory is cpu, managed memory its cuda
+ * device, and there is one cpu. */
 static inline DLDevice tensor_device(DLDevice device)
 {
     switch ((int)device.device_type) {
