@@ -38,6 +38,9 @@ void channel_destroy(struct channel *channel);
 /* Copies and queues one frame. FERRY_ERR_LIMIT: over either bound. FERRY_ERR_STATE: closed. Before `connected`, frames wait. */
 ferry_status_t channel_send(struct channel *channel, const void *data, size_t bytes);
 
+/* Sends what is queued, for at most timeout_ns; for the last words before a channel is destroyed. No event. */
+void channel_flush_blocking(struct channel *channel, int64_t timeout_ns);
+
 /* "127.0.0.1:4711" of the other end. */
 const char *channel_peer(const struct channel *channel);
 
@@ -48,5 +51,7 @@ ferry_status_t socket_listen(const char *address, uint16_t port, int *fd_out,
                              char host_out[INET6_ADDRSTRLEN], uint16_t *port_out);
 /* Accepts one pending connection; FERRY_PENDING when there is none. */
 ferry_status_t socket_accept(int listen_fd, int *fd_out);
+/* The numeric address of a host, IPv4 preferred; may block in name resolution. FERRY_ERR_UNREACHABLE. */
+ferry_status_t socket_resolve(const char *host, char numeric_out[INET6_ADDRSTRLEN]);
 
 #endif
