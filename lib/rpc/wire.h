@@ -1,6 +1,6 @@
 /* The bytes of control messages: the only code that knows them. A fixed, versioned little-endian header, then a variable part: method, error map,
  * tensor table, inline data. Decoding checks every length, count and range before it is believed,
- * and never allocates. */
+ * and allocates nothing but to read the error map of a reply. */
 #ifndef FERRY_RPC_WIRE_H
 #define FERRY_RPC_WIRE_H
 
@@ -13,6 +13,9 @@
 #define WIRE_VERSION 1
 #define WIRE_METHOD_BYTES_MAX 127
 #define WIRE_METADATA_BYTES_MAX 1024
+#define WIRE_HEADER_BYTES 64
+/* Segment numbers have 32 bits and wrap: a message travels in fewer operations than this. */
+#define WIRE_OPERATIONS_MAX (1u << 24)
 
 enum wire_kind {
     WIRE_CALL = 1,
@@ -96,7 +99,9 @@ struct wire_message {
 /* Decides what rides inside: sets flags WIRE_TABLE_SEGMENT and WIRE_BODY_SEGMENT and clears inline_data of tensors that do not fit, so that the control message stays
  * within limits->eager_bytes. Candidates for inline are tensors whose inline_data is set (host
  * memory, C order, at most inline_bytes). Small things first come, first served in table order; the
- * body is preferred.
+ * body is preferred. operation_bytes are to be set as if nothing rode inside; the plan makes them 0
+ * where a tensor does or has no bytes, and the whole size where they are 0 or larger. A reply that
+ * is an error always fits: its text is cut, and its argument paths are dropped if need be.
  * FERRY_ERR_LIMIT: too many tensors, bytes, a too long name: the text says which bound and which
  * option. table_bytes_out: size of the table segment (0: none). */
 ferry_status_t wire_plan(struct wire_message *message, struct wire_tensor *tensors,
@@ -116,6 +121,8 @@ struct wire_decoder {
     uint64_t remaining;
     uint64_t total_bytes;
     const struct wire_limits *limits;
+    uint64_t operations; /* of the segments so far */
+    enum wire_kind kind;
 };
 
 /* Reads and checks the fixed header. Raises FERRY_ERR_PROTOCOL with what is wrong. With WIRE_TABLE_SEGMENT, *table_bytes_out is how many bytes to receive before

@@ -1,0 +1,128 @@
+#include <assert.h>
+#include <inttypes.h>
+
+#include "rpc/wire_format.h"
+
+static DLDevice get_device(const uint8_t *at)
+{
+    return (DLDevice){.device_type = (DLDeviceType)(int32_t)wire_get_u32(at),
+                      .device_id = (int32_t)wire_get_u32(at + 4)};
+}
+
+static bool device_makes_sense(DLDevice device)
+{
+    return (int)device.device_type > 0 && device.device_id >= 0;
+}
+
+/* Shape and name behind an entry's fixed part. */
+static bool read_shape_and_name(struct wire_decoder *decoder, struct wire_tensor *tensor)
+{
+    const uint8_t *at = wire_take(decoder, 8 * (size_t)tensor->ndim);
+    for (int i = 0; i < tensor->ndim && at != NULL; i++) {
+        tensor->shape_storage[i] = (int64_t)wire_get_u64(at + 8 * i);
+    }
+    const char *name = (const char *)wire_take(decoder, tensor->name_bytes);
+    if (at == NULL || name == NULL) {
+        return false;
+    }
+    tensor->name = tensor->name_bytes == 0 ? NULL : name;
+    return tensor->name == NULL || memchr(name, '\0', tensor->name_bytes) == NULL;
+}
+
+/* The bytes on the wire must be those that shape and dtype make. */
+static ferry_status_t check_bytes(const struct wire_decoder *decoder, struct wire_tensor *tensor)
+{
+    DLTensor view = {.ndim = tensor->ndim, .dtype = tensor->dtype, .shape = tensor->shape_storage};
+    size_t bytes;
+    if (ferry_tensor_bytes(&view, &bytes) != FERRY_OK) {
+        struct error_record record; /* the text would otherwise be read while it is written */
+        error_record_take(&record);
+        return error_raise(FERRY_ERR_PROTOCOL, "a message's tensor makes no sense: %s",
+                           record.text);
+    }
+    if (bytes != tensor->bytes) {
+        return error_raise(FERRY_ERR_PROTOCOL,
+                           "a tensor claims %" PRIu64 " bytes, its shape and dtype make %zu",
+                           tensor->bytes, bytes);
+    }
+    if (bytes > decoder->limits->max_message_bytes - decoder->total_bytes) {
+        return error_raise(FERRY_ERR_PROTOCOL,
+                           "body and tensors have more than the %" PRIu64 " bytes allowed",
+                           decoder->limits->max_message_bytes);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status_t read_data(struct wire_decoder *decoder, bool inside,
+                                struct wire_tensor *tensor)
+{
+    if (!inside && tensor->bytes > 0) {
+        return wire_add_operations(decoder, tensor->bytes, tensor->operation_bytes);
+    }
+    if (tensor->operation_bytes != 0) {
+        return error_raise(FERRY_ERR_PROTOCOL,
+                           "a tensor that is no segment has operations of "
+                           "%" PRIu64 " bytes",
+                           tensor->operation_bytes);
+    }
+    if (inside) {
+        tensor->inline_data = tensor->bytes == 0 || tensor->bytes > decoder->limits->inline_bytes
+                                  ? NULL
+                                  : wire_take_inside(decoder, tensor->bytes);
+        if (tensor->inline_data == NULL) {
+            return error_raise(FERRY_ERR_PROTOCOL,
+                               "a tensor of %" PRIu64 " bytes inside the message does not fit",
+                               tensor->bytes);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The entry's fixed part. False: a field is out of its range. */
+static bool read_entry(const uint8_t *at, enum wire_kind kind, struct wire_tensor *tensor)
+{
+    *tensor = (struct wire_tensor){.name_bytes = at[WIRE_TENSOR_NAME_BYTES],
+                                   .ndim = at[WIRE_TENSOR_NDIM],
+                                   .sender_path = at[WIRE_TENSOR_PATH],
+                                   .dtype = {.code = at[WIRE_TENSOR_DTYPE_CODE],
+                                             .bits = at[WIRE_TENSOR_DTYPE_BITS],
+                                             .lanes = wire_get_u16(at + WIRE_TENSOR_DTYPE_LANES)},
+                                   .source = get_device(at + WIRE_TENSOR_SOURCE),
+                                   .target = get_device(at + WIRE_TENSOR_TARGET),
+                                   .bytes = wire_get_u64(at + WIRE_TENSOR_BYTES),
+                                   .operation_bytes = wire_get_u64(at + WIRE_TENSOR_OPERATION)};
+    bool stays = tensor->source.device_type == tensor->target.device_type &&
+                 tensor->source.device_id == tensor->target.device_id;
+    return tensor->name_bytes <= FERRY_SLOT_BYTES_MAX && tensor->ndim <= FERRY_TENSOR_NDIM_MAX &&
+           at[WIRE_TENSOR_FLAGS] <= WIRE_TENSOR_INLINE && tensor->sender_path <= WIRE_PATH_LAST &&
+           device_makes_sense(tensor->source) && device_makes_sense(tensor->target) &&
+           (stays || kind == WIRE_CALL);
+}
+
+ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_tensor *tensor_out)
+{
+    assert(decoder->remaining > 0);
+    struct wire_decoder next = *decoder;
+    struct wire_tensor tensor;
+    const uint8_t *at = wire_take(&next, WIRE_TENSOR_ENTRY_BYTES);
+    if (at == NULL || !read_entry(at, next.kind, &tensor) || !read_shape_and_name(&next, &tensor)) {
+        return error_raise(FERRY_ERR_PROTOCOL,
+                           "the entry of a tensor, %" PRIu64 " before the last, makes no sense",
+                           next.remaining - 1);
+    }
+    ferry_status_t status = check_bytes(&next, &tensor);
+    if (status == FERRY_OK) {
+        status = read_data(&next, at[WIRE_TENSOR_FLAGS] & WIRE_TENSOR_INLINE, &tensor);
+    }
+    if (status == FERRY_OK) {
+        next.total_bytes += tensor.bytes;
+        next.remaining--;
+        status = wire_check_end(&next);
+    }
+    if (status == FERRY_OK) {
+        *decoder = next;
+        *tensor_out = tensor;
+        tensor_out->shape = tensor_out->shape_storage;
+    }
+    return status;
+}
