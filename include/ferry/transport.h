@@ -94,6 +94,7 @@ typedef struct {
     (1u << 5) /* disconnect() completes posted receives with no later write to their memory */
 #define FERRY_TRANSPORT_REGISTERS (1u << 6) /* register_memory() is worth calling */
 #define FERRY_TRANSPORT_LOCAL (1u << 7)     /* reaches agents of this process only */
+#define FERRY_TRANSPORT_SIM (1u << 8) /* segments may be simulated device memory: tests */
 
 typedef struct ferry_transport_ops {
     size_t struct_bytes;

@@ -17,7 +17,14 @@ void transfer_paths_parse(struct transfer_engine *engine, const char *paths)
 
 static bool link_takes(uint32_t capabilities, DLDeviceType type)
 {
-    return type == kDLCUDA && (capabilities & FERRY_TRANSPORT_CUDA) != 0;
+    switch ((int)type) {
+    case kDLCUDA:
+        return (capabilities & FERRY_TRANSPORT_CUDA) != 0;
+    case kDLExtDev:
+        return (capabilities & FERRY_TRANSPORT_SIM) != 0;
+    default:
+        return false;
+    }
 }
 
 /* "4 MiB" where that is exact, else the plain number. */

@@ -159,9 +159,12 @@ static void piece_go(struct transfer *transfer, struct transfer_piece *piece)
     ferry_status_t status = piece_post(transfer, piece);
     if (status == FERRY_OK && transfer->kind == TRANSFER_RECEIVE) {
         piece_received(transfer, piece);
-    } else {
-        piece_started(transfer, piece, status);
+        return;
     }
+    if (status != FERRY_OK && status != FERRY_PENDING && transfer->kind == TRANSFER_RECEIVE) {
+        transfer->next = piece->index; /* not taken: it is among those to decline */
+    }
+    piece_started(transfer, piece, status);
 }
 
 static void piece_start(struct transfer *transfer, struct transfer_piece *piece)
