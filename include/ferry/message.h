@@ -125,7 +125,8 @@ FERRY_API ferry_reader_t ferry_reader(const ferry_message_t *message);
  * array's element, none for a map's field, or a NULL argument. */
 FERRY_API ferry_status_t ferry_reader_status(const ferry_reader_t *reader);
 
-/* Is there such a field (or a next element) that is not nil? No mistake either way. */
+/* Has the body such a field (or a next element) that is not nil? No mistake either way. A tensor
+ * without a field in the body is asked for with ferry_message_tensor(). */
 FERRY_API bool ferry_reader_has(ferry_reader_t *reader, const char *name);
 
 FERRY_API bool ferry_reader_bool(ferry_reader_t *reader, const char *name);
@@ -139,8 +140,8 @@ FERRY_API const char *ferry_reader_string(ferry_reader_t *reader, const char *na
 /* Bytes, or a string's without a NUL behind it; they lie in the message's body. Never NULL. */
 FERRY_API const void *ferry_reader_bytes(ferry_reader_t *reader, const char *name,
                                          size_t *bytes_out);
-/* The tensor that the field names, or, where the body has no such field, the tensor whose slot name
- * this is. A dtype of 0 bits takes any. NULL after a mistake. */
+/* The tensor that the field names, or, where the field is missing or nil, the tensor whose slot
+ * name this is. A dtype of 0 bits takes any. NULL after a mistake. */
 FERRY_API const ferry_tensor_t *ferry_reader_tensor(ferry_reader_t *reader, const char *name,
                                                     DLDataType dtype);
 
