@@ -1,0 +1,532 @@
+#include "rpc/link_hello.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include <ferry/version.h>
+
+#include "core/log.h"
+#include "rpc/link.h"
+#include "rpc/peer.h"
+
+/* The hello is large (addresses, devices); one at a time is in use, under the lock of its agent. */
+struct hello_exchange {
+    struct hello hello;
+    uint8_t bytes[HELLO_BYTES_MAX];
+};
+
+uint32_t link_new_session(struct ferry_agent *agent)
+{
+    for (;;) {
+        uint32_t session;
+        if (getrandom(&session, sizeof(session), 0) != sizeof(session)) {
+            session = (uint32_t)clock_monotonic_ns() * 2654435761u;
+        }
+        struct link *link;
+        bool used = session == 0;
+        DL_FOREACH(agent->links, link)
+        {
+            used = used || link->local_session == session;
+        }
+        if (!used) {
+            return session;
+        }
+    }
+}
+
+void link_hello_short(struct link *link, enum hello_kind kind, ferry_status_t status,
+                      const char *text)
+{
+    uint8_t bytes[2048];
+    size_t count;
+    ferry_status_t result = hello_pack_short(kind, status, text, bytes, sizeof(bytes), &count);
+    if (result == FERRY_OK) {
+        result = channel_send(link->channel, bytes, count);
+    }
+    if (result != FERRY_OK && kind == HELLO_READY) {
+        link_fail(link, result, "the hello to %s could not be sent: %s", link->remote_name,
+                  ferry_last_error()->text);
+    }
+}
+
+/* What this agent says of itself. */
+static void link_fill_hello(struct link *link, struct hello *hello)
+{
+    struct ferry_agent *agent = link->agent;
+    memset(hello, 0, sizeof(*hello));
+    hello->version = HELLO_VERSION;
+    snprintf(hello->ferry_version, sizeof(hello->ferry_version), "%s", ferry_version());
+    snprintf(hello->name, sizeof(hello->name), "%s", agent->name);
+    snprintf(hello->wanted, sizeof(hello->wanted), "%s", link->remote_name);
+    memcpy(hello->process, agent->address.process, sizeof(hello->process));
+    memcpy(hello->agent, agent->id, sizeof(hello->agent));
+    hello->pid = getpid();
+    hello->epoch = link->peer == NULL ? 0 : link->peer->epoch;
+    hello->session = link->local_session;
+    hello->eager_bytes = (uint32_t)agent->receive_limits.eager_bytes;
+    hello->inline_bytes = (uint32_t)agent->receive_limits.inline_bytes;
+    hello->max_tensors = agent->receive_limits.max_tensors;
+    hello->max_message_bytes = agent->receive_limits.max_message_bytes;
+    hello->device_count = agent->device_count;
+    memcpy(hello->devices, agent->devices, agent->device_count * sizeof(DLDevice));
+    for (size_t i = 0; i < agent->transport_count; i++) {
+        const struct agent_transport *transport = &agent->transports[i];
+        struct hello_transport *mine = &hello->transports[hello->transport_count++];
+        const ferry_transport_ops_t *ops = transport->instance->ops;
+        snprintf(mine->name, sizeof(mine->name), "%s", ops->name);
+        snprintf(mine->identity, sizeof(mine->identity), "%s", ops->identity(transport->instance));
+        const void *address;
+        ops->address(transport->instance, &address, &mine->address_bytes);
+        memcpy(mine->address, address, mine->address_bytes);
+        mine->capabilities = transport->capabilities;
+        mine->operation_bytes_max =
+            transfer_receive_bound(agent->transfers, transport->capabilities);
+    }
+    if (link->transport != NULL) {
+        snprintf(hello->chosen, sizeof(hello->chosen), "%s", link->transport->instance->ops->name);
+    }
+}
+
+static void link_send_hello(struct link *link, enum hello_kind kind)
+{
+    struct hello_exchange *exchange = malloc(sizeof(*exchange));
+    if (exchange == NULL) {
+        link_fail(link, FERRY_ERR_NO_MEMORY, "no memory for a hello");
+        return;
+    }
+    link_fill_hello(link, &exchange->hello);
+    size_t bytes;
+    ferry_status_t status =
+        hello_pack(kind, &exchange->hello, exchange->bytes, sizeof(exchange->bytes), &bytes);
+    if (status == FERRY_OK) {
+        status = channel_send(link->channel, exchange->bytes, bytes);
+    }
+    free(exchange);
+    if (status != FERRY_OK) {
+        link_fail(link, status, "the hello to %s could not be sent: %s", link->remote_name,
+                  ferry_last_error()->text);
+    }
+}
+
+static const struct hello_transport *hello_find(const struct hello *hello, const char *name)
+{
+    for (size_t i = 0; i < hello->transport_count; i++) {
+        if (strcmp(hello->transports[i].name, name) == 0) {
+            return &hello->transports[i];
+        }
+    }
+    return NULL;
+}
+
+/* Keeps of the peer's hello what the link needs. */
+static ferry_status_t link_adopt(struct link *link, const struct hello *hello)
+{
+    struct ferry_agent *agent = link->agent;
+    link->remote_session = hello->session;
+    link->remote_pid = hello->pid;
+    memcpy(link->remote_agent, hello->agent, sizeof(link->remote_agent));
+    link->send_limits = agent->receive_limits;
+    if (hello->eager_bytes < link->send_limits.eager_bytes) {
+        link->send_limits.eager_bytes = hello->eager_bytes;
+    }
+    if (hello->inline_bytes < link->send_limits.inline_bytes) {
+        link->send_limits.inline_bytes = hello->inline_bytes;
+    }
+    if (hello->max_tensors < link->send_limits.max_tensors) {
+        link->send_limits.max_tensors = hello->max_tensors;
+    }
+    if (hello->max_message_bytes < link->send_limits.max_message_bytes) {
+        link->send_limits.max_message_bytes = hello->max_message_bytes;
+    }
+    link->devices = malloc((hello->device_count + 1) * sizeof(DLDevice));
+    if (link->devices == NULL) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a device list");
+    }
+    memcpy(link->devices, hello->devices, hello->device_count * sizeof(DLDevice));
+    link->device_count = hello->device_count;
+    return FERRY_OK;
+}
+
+/* Chooses among what both have: inproc within a process, else the other one of the same identity. */
+static ferry_status_t link_choose_transport(struct link *link, const struct hello *hello)
+{
+    struct ferry_agent *agent = link->agent;
+    bool same_process = memcmp(hello->process, agent->address.process, sizeof(hello->process)) == 0;
+    char mine[256] = "", theirs[256] = "";
+    for (size_t i = 0; i < agent->transport_count; i++) {
+        struct agent_transport *transport = &agent->transports[i];
+        const ferry_transport_ops_t *ops = transport->instance->ops;
+        bool local = (transport->capabilities & FERRY_TRANSPORT_LOCAL) != 0;
+        if (local && (!same_process || agent->values->transport == TRANSPORT_UCX)) {
+            continue;
+        }
+        const char *identity = ops->identity(transport->instance);
+        snprintf(mine + strlen(mine), sizeof(mine) - strlen(mine), "%s%s",
+                 mine[0] == '\0' ? "" : ", ", identity);
+        const struct hello_transport *other = hello_find(hello, ops->name);
+        if (other != NULL && strcmp(other->identity, identity) == 0) {
+            link->transport = transport;
+            return FERRY_OK;
+        }
+        if (other != NULL) {
+            snprintf(theirs + strlen(theirs), sizeof(theirs) - strlen(theirs), "%s%s",
+                     theirs[0] == '\0' ? "" : ", ", other->identity);
+        }
+    }
+    return error_raise(FERRY_ERR_INCOMPATIBLE,
+                       "%s and %s have no transport in common: %s has %s, %s has %s; both need the "
+                       "same FERRY_TRANSPORT and the same UCX version",
+                       hello->name, agent->name, hello->name,
+                       theirs[0] == '\0' ? "none that reaches here" : theirs, agent->name,
+                       mine[0] == '\0' ? "none that reaches there" : mine);
+}
+
+static ferry_status_t link_join_transport(struct link *link, const struct hello_transport *remote)
+{
+    ferry_transport_t *instance = link->transport->instance;
+    link->peer_operation_bytes = remote->operation_bytes_max;
+    link->results_direct =
+        transfer_receive_bound(link->agent->transfers, link->transport->capabilities) == 0;
+    return instance->ops->connect(instance, remote->address, remote->address_bytes,
+                                  link->local_session, link->remote_session, link, &link->wire);
+}
+
+static void link_up(struct link *link)
+{
+    struct ferry_agent *agent = link->agent;
+    poller_timer_clear(agent->poller, &link->timer);
+    link->state = LINK_UP;
+    agent->counters.links_opened++;
+    link_describe(link);
+    log_write(FERRY_LOG_INFO, "%s: connected to %s (pid %lld) over %s", agent->name,
+              link->remote_name, (long long)link->remote_pid, link->text);
+    peer_connected(link->peer, link);
+}
+
+/* The acceptor's transport address, kept between its answer and the dialler's READY. */
+static ferry_status_t link_keep_remote(struct link *link, const struct hello_transport *remote)
+{
+    link->remote_transport = malloc(sizeof(*remote));
+    if (link->remote_transport == NULL) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a transport address");
+    }
+    *link->remote_transport = *remote;
+    return FERRY_OK;
+}
+
+static void link_refuse(struct link *link, ferry_status_t status)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text), "%s", ferry_last_error()->text);
+    link_hello_short(link, HELLO_REFUSE, status, text);
+    link->peer = NULL; /* the refusal is theirs, not an end of our own attempt */
+    link_fail(link, status, "refused %s: %s",
+              link->remote_name[0] == '\0' ? channel_peer(link->channel) : link->remote_name, text);
+}
+
+/* Two agents dial each other at once: the one with the smaller name keeps its dial. */
+static ferry_status_t link_settle_crossing(struct link *link, struct peer *peer,
+                                           const struct hello *hello)
+{
+    struct ferry_agent *agent = link->agent;
+    if (peer->state == PEER_UP) {
+        /* A peer dials only when it has no link: what we have is dead, or belongs to its former life. */
+        link_fail(peer->link, FERRY_ERR_PEER_LOST, "%s connected anew", peer->name);
+    } else if (peer->state == PEER_DIALLING && strcmp(agent->name, hello->name) < 0) {
+        return error_raise(FERRY_ERR_BUSY, "%s is dialling %s already", agent->name, hello->name);
+    } else if (peer->state != PEER_IDLE) {
+        peer_expect(peer);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status_t link_judge_dial(struct link *link, const struct hello *hello)
+{
+    struct ferry_agent *agent = link->agent;
+    if (agent->state != AGENT_RUNNING) {
+        return error_raise(FERRY_ERR_SHUTDOWN, "%s is %s", agent->name,
+                           agent->state < AGENT_RUNNING ? "not started yet" : "shutting down");
+    }
+    if (hello->version != HELLO_VERSION) {
+        return error_raise(FERRY_ERR_INCOMPATIBLE,
+                           "%s speaks hello version %u (Ferry %s), %s speaks %u (Ferry %s)",
+                           hello->name, hello->version, hello->ferry_version, agent->name,
+                           HELLO_VERSION, ferry_version());
+    }
+    ferry_status_t status = naming_check_name(hello->name);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (strcmp(hello->wanted, agent->name) != 0) {
+        return error_raise(FERRY_ERR_UNKNOWN_PEER, "'%s' is wanted, but this is '%s'",
+                           hello->wanted, agent->name);
+    }
+    if (strcmp(hello->name, agent->name) == 0) {
+        return error_raise(FERRY_ERR_NAME_TAKEN, "another agent calls itself '%s' too",
+                           hello->name);
+    }
+    return FERRY_OK;
+}
+
+static void link_on_dial(struct link *link, const struct hello *hello)
+{
+    snprintf(link->remote_name, sizeof(link->remote_name), "%s", hello->name);
+    ferry_status_t status = link_judge_dial(link, hello);
+    struct peer *peer = status == FERRY_OK ? peer_get(link->agent, hello->name) : NULL;
+    if (peer != NULL) {
+        status = link_choose_transport(link, hello);
+        if (status == FERRY_OK) {
+            status = link_settle_crossing(link, peer, hello);
+        }
+    } else if (status == FERRY_OK) {
+        status = ferry_last_error()->status;
+    }
+    if (status == FERRY_OK) {
+        status = link_adopt(link, hello);
+    }
+    if (status == FERRY_OK) {
+        status = link_keep_remote(link, hello_find(hello, link->transport->instance->ops->name));
+    }
+    if (status != FERRY_OK) {
+        link_refuse(link, status);
+        return;
+    }
+    link->state = LINK_ACCEPTED;
+    link->accepted_peer = peer;
+    link_send_hello(link, HELLO_ACCEPT);
+}
+
+static void link_on_accept(struct link *link, const struct hello *hello)
+{
+    struct ferry_agent *agent = link->agent;
+    if (strcmp(hello->name, link->remote_name) != 0) {
+        link_fail(link, FERRY_ERR_PROTOCOL, "%s answered the hello to %s", hello->name,
+                  link->remote_name);
+        return;
+    }
+    const struct hello_transport *remote = hello_find(hello, hello->chosen);
+    for (size_t i = 0; i < agent->transport_count && remote != NULL; i++) {
+        const ferry_transport_ops_t *ops = agent->transports[i].instance->ops;
+        if (strcmp(ops->name, remote->name) == 0 &&
+            strcmp(ops->identity(agent->transports[i].instance), remote->identity) == 0) {
+            link->transport = &agent->transports[i];
+        }
+    }
+    if (link->transport == NULL) {
+        link_fail(link, FERRY_ERR_PROTOCOL, "%s chose the transport '%s', which was not offered",
+                  hello->name, hello->chosen);
+        return;
+    }
+    ferry_status_t status = link_adopt(link, hello);
+    if (status == FERRY_OK) {
+        status = link_join_transport(link, remote);
+    }
+    if (status != FERRY_OK) {
+        link_close(link, status, ferry_last_error()->text);
+        return;
+    }
+    link->state = LINK_CONFIRMING;
+    link_hello_short(link, HELLO_READY, FERRY_OK, "");
+}
+
+/* The dialler's end exists: make ours. Ours is the last word, so calls may flow from here on. */
+static void link_on_ready(struct link *link)
+{
+    if (link->state == LINK_CONFIRMING) {
+        link_up(link);
+        return;
+    }
+    struct peer *peer = link->accepted_peer;
+    if (peer->state == PEER_UP) {
+        link_fail(peer->link, FERRY_ERR_PEER_LOST, "%s connected anew", peer->name);
+    }
+    ferry_status_t status = link_join_transport(link, link->remote_transport);
+    if (status != FERRY_OK) {
+        link_close(link, status, ferry_last_error()->text);
+        return;
+    }
+    link->peer = peer;
+    link_hello_short(link, HELLO_READY, FERRY_OK, "");
+    if (link->state != LINK_DOWN) {
+        link_up(link);
+    }
+}
+
+static bool link_expects(const struct link *link, enum hello_kind kind)
+{
+    switch (kind) {
+    case HELLO_DIAL:
+        return link->state == LINK_ACCEPTING;
+    case HELLO_ACCEPT:
+    case HELLO_REFUSE:
+        return link->state == LINK_DIALLING;
+    case HELLO_READY:
+        return link->state == LINK_ACCEPTED || link->state == LINK_CONFIRMING;
+    case HELLO_BYE:
+        return true;
+    }
+    return false;
+}
+
+static void link_on_refusal(struct link *link, const struct error_record *error)
+{
+    if (error->status == FERRY_ERR_BUSY) {
+        /* The peer's own dial crosses ours and wins. */
+        struct peer *peer = link->peer;
+        link->peer = NULL;
+        peer_expect(peer);
+        link_fail(link, FERRY_ERR_BUSY, "%s", error->text);
+        return;
+    }
+    bool speaks = error->status == FERRY_ERR_INCOMPATIBLE || error->status == FERRY_ERR_SHUTDOWN;
+    link_fail(link, speaks ? error->status : FERRY_ERR_REFUSED, "%s refused the connection: %s",
+              link->remote_name, error->text);
+}
+
+static void link_on_hello(struct link *link, enum hello_kind kind, const struct hello *hello,
+                          const struct error_record *error)
+{
+    if (!link_expects(link, kind)) {
+        link_fail(link, FERRY_ERR_PROTOCOL, "%s sent a hello of kind %d out of turn",
+                  channel_peer(link->channel), (int)kind);
+        return;
+    }
+    switch (kind) {
+    case HELLO_DIAL:
+        link_on_dial(link, hello);
+        break;
+    case HELLO_ACCEPT:
+        link_on_accept(link, hello);
+        break;
+    case HELLO_REFUSE:
+        link_on_refusal(link, error);
+        break;
+    case HELLO_READY:
+        link_on_ready(link);
+        break;
+    case HELLO_BYE:
+        link_fail(link, FERRY_ERR_PEER_LOST, "%s left: %s", link->remote_name, error->text);
+        break;
+    }
+}
+
+static void link_frame(void *context, const void *data, size_t bytes)
+{
+    struct link *link = context;
+    if (link->state == LINK_DOWN) {
+        return;
+    }
+    struct {
+        struct hello hello;
+        struct error_record error;
+    } *received = malloc(sizeof(*received));
+    if (received == NULL) {
+        link_fail(link, FERRY_ERR_NO_MEMORY, "no memory for a hello");
+        return;
+    }
+    enum hello_kind kind;
+    ferry_status_t status = hello_unpack(data, bytes, &kind, &received->hello, &received->error);
+    if (status == FERRY_OK) {
+        link_on_hello(link, kind, &received->hello, &received->error);
+    } else {
+        link_fail(link, status, "%s: %s", channel_peer(link->channel), ferry_last_error()->text);
+    }
+    free(received);
+}
+
+static void link_socket_connected(void *context)
+{
+    link_send_hello(context, HELLO_DIAL);
+}
+
+static void link_socket_closed(void *context, const struct error_record *error)
+{
+    struct link *link = context;
+    bool was_up = link->state == LINK_UP;
+    if (was_up) {
+        link_fail(link, FERRY_ERR_PEER_LOST, "%s (pid %lld) is gone: %s", link->remote_name,
+                  (long long)link->remote_pid, error->text);
+    } else {
+        link_fail(link, error->status == FERRY_ERR_PROTOCOL ? error->status : FERRY_ERR_UNREACHABLE,
+                  "%s: %s", link->remote_name, error->text);
+    }
+}
+
+static void link_handshake_late(void *context)
+{
+    struct link *link = context;
+    link_fail(link, FERRY_ERR_UNREACHABLE, "%s did not finish the hello within %lld ms",
+              link->remote_name[0] == '\0' ? channel_peer(link->channel) : link->remote_name,
+              (long long)(link->agent->values->connect_timeout_ns / 1000000));
+}
+
+static ferry_status_t link_bound_handshake(struct link *link)
+{
+    struct ferry_agent *agent = link->agent;
+    link->timer.fire = link_handshake_late;
+    link->timer.context = link;
+    return poller_timer_set(
+        agent->poller, &link->timer,
+        clock_deadline_ns(agent_now_ns(agent), agent->values->connect_timeout_ns));
+}
+
+static struct channel_events link_socket_events(struct link *link)
+{
+    return (struct channel_events){
+        .context = link,
+        .connected = link_socket_connected,
+        .frame = link_frame,
+        .closed = link_socket_closed,
+    };
+}
+
+ferry_status_t link_dial(struct ferry_agent *agent, struct peer *peer,
+                         const struct hello_address *address)
+{
+    struct link *link = link_create(agent);
+    if (link == NULL) {
+        return FERRY_ERR_NO_MEMORY;
+    }
+    link->state = LINK_DIALLING;
+    link->local_session = link_new_session(agent);
+    snprintf(link->remote_name, sizeof(link->remote_name), "%s", peer->name);
+    peer->epoch++;
+    struct channel_events events = link_socket_events(link);
+    ferry_status_t status =
+        channel_dial(agent->poller, address->host, address->port, &events, &link->channel);
+    if (status == FERRY_OK) {
+        status = link_bound_handshake(link);
+    }
+    if (status != FERRY_OK) {
+        link_fail(link, status, "%s", ferry_last_error()->text);
+        return status;
+    }
+    link->peer = peer;
+    link_retain(link);
+    peer->link = link;
+    return FERRY_OK;
+}
+
+void link_accept(struct ferry_agent *agent, int fd)
+{
+    struct link *link = link_create(agent);
+    if (link == NULL) {
+        close(fd);
+        return;
+    }
+    link->state = LINK_ACCEPTING;
+    link->local_session = link_new_session(agent);
+    struct channel_events events = link_socket_events(link);
+    ferry_status_t status = channel_create(agent->poller, fd, &events, &link->channel);
+    if (status == FERRY_OK) {
+        status = link_bound_handshake(link);
+    }
+    if (status != FERRY_OK) {
+        log_write(FERRY_LOG_WARN, "%s: a connection was dropped: %s", agent->name,
+                  ferry_last_error()->text);
+        link_fail(link, status, "%s", ferry_last_error()->text);
+    }
+}

@@ -1,0 +1,339 @@
+#include "rpc/outgoing.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "rpc/link.h"
+
+static ferry_status_t outgoing_reserve(struct outgoing *outgoing, size_t count)
+{
+    if (count <= outgoing->capacity) {
+        return FERRY_OK;
+    }
+    /* Views point into their own entry, so entries are never moved while they are in use. */
+    struct wire_tensor *wire = calloc(count, sizeof(*wire));
+    struct outgoing_tensor *tensors = calloc(count, sizeof(*tensors));
+    if (wire == NULL || tensors == NULL) {
+        free(wire);
+        free(tensors);
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory to describe %zu tensors", count);
+    }
+    free(outgoing->wire);
+    free(outgoing->tensors);
+    outgoing->wire = wire;
+    outgoing->tensors = tensors;
+    outgoing->capacity = count;
+    return FERRY_OK;
+}
+
+static ferry_status_t buffer_reserve(uint8_t **buffer, size_t *capacity, size_t bytes,
+                                     const char *what)
+{
+    if (bytes <= *capacity) {
+        return FERRY_OK;
+    }
+    uint8_t *grown = realloc(*buffer, bytes);
+    if (grown == NULL) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for %zu bytes of %s", bytes, what);
+    }
+    *buffer = grown;
+    *capacity = bytes;
+    return FERRY_OK;
+}
+
+static ferry_status_t outgoing_fill_tensor(struct outgoing *outgoing, size_t index,
+                                           const ferry_tensor_t *source, const char *role)
+{
+    size_t bytes;
+    ferry_status_t status = tensor_check(source, role, index, &bytes);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    DLDevice device = tensor_device(source->view.device);
+    const ferry_device_backend_t *backend;
+    status = device_check(device, &backend);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    struct outgoing_tensor *tensor = &outgoing->tensors[index];
+    tensor_copy_view(&tensor->view, &source->view);
+    tensor->view.view.device = device;
+    tensor->stream = source->stream;
+    tensor->release = source->release;
+    tensor->context = source->context;
+    tensor->path = TRANSFER_NONE;
+    size_t name_bytes = source->name == NULL ? 0 : strlen(source->name);
+    memcpy(tensor->name, source->name == NULL ? "" : source->name, name_bytes + 1);
+
+    outgoing->wire[index] = (struct wire_tensor){
+        .name = name_bytes == 0 ? NULL : tensor->name,
+        .name_bytes = name_bytes,
+        .dtype = source->view.dtype,
+        .ndim = source->view.ndim,
+        .shape = tensor->view.shape,
+        .source = device,
+        .target = device,
+        .bytes = bytes,
+    };
+    if (backend->host_readable && bytes > 0 && tensor_is_contiguous(&source->view)) {
+        outgoing->wire[index].inline_data = tensor_data(&source->view);
+    }
+    return FERRY_OK;
+}
+
+ferry_status_t outgoing_fill(struct outgoing *outgoing, const ferry_message_t *message,
+                             const char *role)
+{
+    memset(&outgoing->message, 0, sizeof(outgoing->message));
+    outgoing->copy_body = false;
+    outgoing->status = FERRY_OK;
+    outgoing->outstanding = 0;
+    outgoing->staged_bytes = outgoing->direct_bytes = 0;
+    if (message == NULL) {
+        return FERRY_OK;
+    }
+    if (message->body_bytes > 0 && message->body == NULL) {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT,
+                           "the message's body is NULL but body_bytes is %zu", message->body_bytes);
+    }
+    if (message->tensor_count > 0 && message->tensors == NULL) {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT,
+                           "the message's tensors are NULL but tensor_count is %zu",
+                           message->tensor_count);
+    }
+    ferry_status_t status = outgoing_reserve(outgoing, message->tensor_count);
+    for (size_t i = 0; status == FERRY_OK && i < message->tensor_count; i++) {
+        status = outgoing_fill_tensor(outgoing, i, &message->tensors[i], role);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    outgoing->message.body = message->body;
+    outgoing->message.body_bytes = message->body_bytes;
+    outgoing->message.tensor_count = message->tensor_count;
+    return FERRY_OK;
+}
+
+static void outgoing_settle(struct outgoing *outgoing, ferry_status_t status)
+{
+    if (status != FERRY_OK && outgoing->status == FERRY_OK) {
+        outgoing->status = status;
+        error_record_take(&outgoing->error);
+    }
+    if (--outgoing->outstanding == 0) {
+        outgoing->done(outgoing);
+    }
+}
+
+static void outgoing_message_sent(ferry_operation_t *operation, ferry_status_t status, size_t bytes)
+{
+    (void)bytes;
+    if (status != FERRY_OK) {
+        error_raise(status, "the control message could not be sent");
+    }
+    outgoing_settle(operation->context, status);
+}
+
+static void outgoing_transfer_done(void *context, ferry_status_t status)
+{
+    outgoing_settle(context, status);
+}
+
+/* Fixes each segment's operation size, which the peer must know before the first byte. */
+static void outgoing_size_operations(struct outgoing *outgoing, const struct link *link)
+{
+    const struct transfer_engine *transfers = link->agent->transfers;
+    uint32_t capabilities = link->transport->capabilities;
+    struct wire_message *message = &outgoing->message;
+    message->body_operation_bytes =
+        message->body_bytes == 0
+            ? 0
+            : transfer_operation_bytes(transfers, capabilities,
+                                       (DLDevice){.device_type = kDLCPU, .device_id = 0},
+                                       message->body_bytes, link->peer_operation_bytes);
+    for (uint64_t i = 0; i < message->tensor_count; i++) {
+        struct wire_tensor *tensor = &outgoing->wire[i];
+        if (tensor->bytes == 0) {
+            continue;
+        }
+        tensor->operation_bytes = transfer_operation_bytes(
+            transfers, capabilities, tensor->source, tensor->bytes, link->peer_operation_bytes);
+        enum transfer_path path = transfer_choose(transfers, capabilities, tensor->source,
+                                                  tensor->bytes, tensor->operation_bytes, NULL, 0);
+        if (path == TRANSFER_HOST && !tensor_is_contiguous(&outgoing->tensors[i].view.view)) {
+            path = TRANSFER_PACKED;
+        }
+        outgoing->tensors[i].path = path;
+        tensor->sender_path = (uint8_t)path;
+    }
+}
+
+static ferry_status_t outgoing_prepare(struct outgoing *outgoing, struct link *link)
+{
+    outgoing_size_operations(outgoing, link);
+    outgoing->message.first_segment = link->next_segment;
+    size_t message_bytes, table_bytes;
+    ferry_status_t status = wire_plan(&outgoing->message, outgoing->wire, &link->send_limits,
+                                      &message_bytes, &table_bytes);
+    if (status == FERRY_OK) {
+        status = buffer_reserve(&outgoing->control, &outgoing->control_capacity, message_bytes,
+                                "control message");
+    }
+    if (status == FERRY_OK) {
+        status = buffer_reserve(&outgoing->table, &outgoing->table_capacity, table_bytes,
+                                "tensor table");
+    }
+    bool body_segment = (outgoing->message.flags & WIRE_BODY_SEGMENT) != 0;
+    if (status == FERRY_OK && body_segment && outgoing->copy_body) {
+        status = buffer_reserve(&outgoing->body, &outgoing->body_capacity,
+                                outgoing->message.body_bytes, "body");
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (body_segment && outgoing->copy_body) {
+        memcpy(outgoing->body, outgoing->message.body, outgoing->message.body_bytes);
+        outgoing->message.body = outgoing->body;
+    }
+    for (uint64_t i = 0; i < outgoing->message.tensor_count; i++) {
+        if (outgoing->wire[i].inline_data != NULL || outgoing->wire[i].bytes == 0) {
+            outgoing->tensors[i].path = TRANSFER_NONE;
+            outgoing->wire[i].operation_bytes = 0;
+            outgoing->wire[i].sender_path = TRANSFER_NONE;
+        }
+    }
+    outgoing->table_bytes = table_bytes;
+    wire_encode(&outgoing->message, outgoing->wire, outgoing->control,
+                table_bytes == 0 ? NULL : outgoing->table);
+    outgoing->operation =
+        (ferry_operation_t){.complete = outgoing_message_sent, .context = outgoing};
+    status = link->wire->transport->ops->send_message(link->wire, outgoing->control, message_bytes,
+                                                      &outgoing->operation);
+    if (status == FERRY_PENDING) {
+        outgoing->outstanding++;
+    } else if (status != FERRY_OK) {
+        return status;
+    }
+    return FERRY_OK;
+}
+
+/* One segment; a failure after the control message has gone breaks the link, since the peer waits for
+ * segments that will not come. */
+static void outgoing_segment(struct outgoing *outgoing, struct link *link, const DLTensor *view,
+                             uintptr_t stream, uint64_t bytes, uint64_t operation_bytes)
+{
+    if (link->state == LINK_DOWN) {
+        return;
+    }
+    struct transfer_spec spec = {
+        .link = link->wire,
+        .first_segment = link->next_segment,
+        .operation_bytes = operation_bytes,
+        .view = view,
+        .stream = stream,
+        .done = outgoing_transfer_done,
+        .context = outgoing,
+    };
+    link->next_segment += (uint32_t)transfer_operation_count(bytes, operation_bytes);
+    ferry_status_t status = transfer_send(link->agent->transfers, &spec, NULL);
+    if (status == FERRY_PENDING) {
+        outgoing->outstanding++;
+    } else if (status != FERRY_OK) {
+        link_fail(link, status, "a segment could not be sent: %s", ferry_last_error()->text);
+    }
+}
+
+static void outgoing_bytes_segment(struct outgoing *outgoing, struct link *link, const void *data,
+                                   uint64_t bytes, uint64_t operation_bytes)
+{
+    int64_t shape = (int64_t)bytes;
+    DLTensor view = {
+        .data = (void *)(uintptr_t)data,
+        .device = {.device_type = kDLCPU, .device_id = 0},
+        .ndim = 1,
+        .dtype = {.code = kDLUInt, .bits = 8, .lanes = 1},
+        .shape = &shape,
+    };
+    outgoing_segment(outgoing, link, &view, 0, bytes, operation_bytes);
+}
+
+ferry_status_t outgoing_post(struct outgoing *outgoing, struct link *link)
+{
+    const struct wire_message *message = &outgoing->message;
+    outgoing->outstanding = 1; /* ours, so that `done` cannot come before everything is posted */
+    ferry_status_t status = outgoing_prepare(outgoing, link);
+    if (status != FERRY_OK) {
+        outgoing->outstanding = 0;
+        return status;
+    }
+    if ((message->flags & WIRE_TABLE_SEGMENT) != 0) {
+        outgoing_bytes_segment(outgoing, link, outgoing->table, outgoing->table_bytes,
+                               outgoing->table_bytes);
+    }
+    if ((message->flags & WIRE_BODY_SEGMENT) != 0) {
+        outgoing_bytes_segment(outgoing, link, message->body, message->body_bytes,
+                               message->body_operation_bytes);
+    }
+    for (uint64_t i = 0; i < message->tensor_count; i++) {
+        struct outgoing_tensor *tensor = &outgoing->tensors[i];
+        const struct wire_tensor *wire = &outgoing->wire[i];
+        if (wire->operation_bytes == 0) {
+            continue;
+        }
+        if (tensor->path == TRANSFER_STAGED) {
+            outgoing->staged_bytes += wire->bytes;
+        } else if (tensor->path == TRANSFER_DIRECT) {
+            outgoing->direct_bytes += wire->bytes;
+        }
+        outgoing_segment(outgoing, link, &tensor->view.view, tensor->stream, wire->bytes,
+                         wire->operation_bytes);
+    }
+    return --outgoing->outstanding == 0 ? FERRY_OK : FERRY_PENDING;
+}
+
+bool outgoing_has_releases(const struct outgoing *outgoing)
+{
+    for (uint64_t i = 0; i < outgoing->message.tensor_count; i++) {
+        if (outgoing->tensors[i].release != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool outgoing_borrows(const struct outgoing *outgoing)
+{
+    if (outgoing->outstanding == 0) {
+        return false;
+    }
+    if ((outgoing->message.flags & WIRE_BODY_SEGMENT) != 0) {
+        return true;
+    }
+    for (uint64_t i = 0; i < outgoing->message.tensor_count; i++) {
+        if (outgoing->tensors[i].release == NULL && outgoing->wire[i].operation_bytes != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void outgoing_run_releases(struct outgoing *outgoing)
+{
+    for (uint64_t i = 0; i < outgoing->message.tensor_count; i++) {
+        struct outgoing_tensor *tensor = &outgoing->tensors[i];
+        if (tensor->release != NULL) {
+            tensor->release(tensor->context);
+            tensor->release = NULL;
+        }
+    }
+}
+
+void outgoing_finish(struct outgoing *outgoing)
+{
+    free(outgoing->wire);
+    free(outgoing->tensors);
+    free(outgoing->control);
+    free(outgoing->table);
+    free(outgoing->body);
+    memset(outgoing, 0, sizeof(*outgoing));
+}

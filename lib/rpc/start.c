@@ -1,0 +1,251 @@
+#include "rpc/start.h"
+
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "rpc/engine.h"
+#include "rpc/link.h"
+#include "rpc/peer.h"
+#include "rpc/transport_registry.h"
+
+/* One random number a process tells agents of one process apart from others; a forked child gets its own. */
+static void process_token(uint8_t token_out[16])
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static uint8_t token[16];
+    static pid_t owner;
+    pthread_mutex_lock(&mutex);
+    if (owner != getpid()) {
+        if (getrandom(token, sizeof(token), 0) != sizeof(token)) {
+            memset(token, 0, sizeof(token));
+            memcpy(token, &(pid_t){getpid()}, sizeof(pid_t));
+        }
+        owner = getpid();
+    }
+    memcpy(token_out, token, sizeof(token));
+    pthread_mutex_unlock(&mutex);
+}
+
+static void agent_on_published(void *context, const struct error_record *error)
+{
+    struct ferry_agent *agent = context;
+    agent->published = true;
+    if (error != NULL) {
+        agent->start_error = *error;
+        agent->naming_failed = true;
+    }
+    engine_changed(agent);
+}
+
+static void agent_on_connection(void *context, uint32_t events)
+{
+    (void)events;
+    struct ferry_agent *agent = context;
+    int fd;
+    ferry_status_t status;
+    while ((status = socket_accept(agent->listener.fd, &fd)) == FERRY_OK) {
+        link_accept(agent, fd);
+    }
+    if (status != FERRY_PENDING) {
+        log_write(FERRY_LOG_WARN, "%s: a connection could not be accepted: %s", agent->name,
+                  ferry_last_error()->text);
+    }
+}
+
+static ferry_status_t agent_open_transport(struct ferry_agent *agent, const char *name)
+{
+    const ferry_transport_ops_t *ops = transport_find(name);
+    if (ops == NULL) {
+        return error_raise(FERRY_ERR_UNSUPPORTED, "this Ferry has no transport '%s'", name);
+    }
+    ferry_transport_options_t options = {
+        .struct_bytes = sizeof(options),
+        .events = {.context = agent, .message = link_on_message, .link_down = link_on_down},
+        .interface = agent->values->interface,
+        .protocol = agent->values->ucx_protocol,
+        .message_bytes = agent->receive_limits.eager_bytes,
+    };
+    struct agent_transport *transport = &agent->transports[agent->transport_count];
+    ferry_status_t status = ops->open(&options, &transport->instance);
+    if (status == FERRY_OK) {
+        transport->capabilities = ops->capabilities(transport->instance);
+        agent->transport_count++;
+    }
+    return status;
+}
+
+/* inproc always, for calls to oneself and within the process; ucx where a peer could be elsewhere. */
+static ferry_status_t agent_open_transports(struct ferry_agent *agent)
+{
+    ferry_status_t status = agent_open_transport(agent, "inproc");
+    enum config_transport wanted = agent->values->transport;
+    bool elsewhere = strcmp(agent->naming_url, "inproc://") != 0;
+    if (status == FERRY_OK &&
+        (wanted == TRANSPORT_UCX || (wanted == TRANSPORT_AUTO && elsewhere))) {
+        status = agent_open_transport(agent, "ucx");
+    }
+    return status;
+}
+
+static ferry_status_t agent_listen(struct ferry_agent *agent)
+{
+    char host[INET6_ADDRSTRLEN];
+    ferry_status_t status =
+        socket_listen(agent->values->interface, 0, &agent->listener.fd, host, &agent->address.port);
+    if (status != FERRY_OK) {
+        agent->listener.fd = -1;
+        return status;
+    }
+    snprintf(agent->address.host, sizeof(agent->address.host), "%s", host);
+    agent->address.pid = getpid();
+    process_token(agent->address.process);
+    memcpy(agent->address.agent, agent->id, sizeof(agent->id));
+    agent->listener.events = EPOLLIN;
+    agent->listener.ready = agent_on_connection;
+    agent->listener.context = agent;
+    return poller_add(agent->poller, &agent->listener);
+}
+
+static ferry_status_t agent_open_naming(struct ferry_agent *agent)
+{
+    struct naming_options options = {
+        .url = agent->naming_url,
+        .serve = agent->serve_naming,
+        .config = agent->values,
+        .poller = agent->poller,
+        .clock = agent->clock,
+        .events = {.context = agent, .published = agent_on_published, .resolved = peer_resolved},
+    };
+    ferry_status_t status = naming_open(&options, &agent->naming);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (agent->name[0] == '\0') {
+        snprintf(agent->name, sizeof(agent->name), "%s", naming_default_name(agent->naming));
+    }
+    if (agent->name[0] == '\0') {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT,
+                           "the agent has no name: set options.name or FERRY_NAME");
+    }
+    return FERRY_OK;
+}
+
+static ferry_status_t agent_open(struct ferry_agent *agent)
+{
+    agent->device_count = device_list(agent->devices);
+    ferry_status_t status = device_map_check_mine(agent->map->map, ferry_device_count);
+    if (status == FERRY_OK) {
+        status = agent_open_naming(agent);
+    }
+    if (status == FERRY_OK) {
+        status =
+            transfer_engine_create(agent->memory, agent->values, agent->clock, &agent->transfers);
+    }
+    if (status == FERRY_OK) {
+        status = agent_open_transports(agent);
+    }
+    if (status == FERRY_OK) {
+        status = thread_pool_create(agent->values->pool_threads, agent->values->pool_max, 0,
+                                    "ferry-pool", &agent->pool);
+    }
+    if (status == FERRY_OK) {
+        status = agent_listen(agent);
+    }
+    if (status == FERRY_OK) {
+        status = engine_start(agent);
+    }
+    return status;
+}
+
+static bool agent_is_published(void *context)
+{
+    const struct ferry_agent *agent = context;
+    return agent->published;
+}
+
+static ferry_status_t agent_publish(struct ferry_agent *agent)
+{
+    uint8_t address[HELLO_ADDRESS_BYTES_MAX];
+    size_t bytes;
+    ferry_status_t status = hello_address_pack(&agent->address, address, sizeof(address), &bytes);
+    if (status == FERRY_OK) {
+        status = naming_publish(agent->naming, agent->name, address, bytes);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    int64_t timeout = agent->values->connect_timeout_ns;
+    status = engine_wait_locked(agent, agent_is_published, agent,
+                                clock_deadline_ns(agent_now_ns(agent), timeout));
+    if (status == FERRY_PENDING) {
+        return error_raise(FERRY_ERR_NAMING, "%s did not take the name '%s' within %lld ms",
+                           agent->naming_url, agent->name, (long long)(timeout / 1000000));
+    }
+    if (status == FERRY_OK && agent->naming_failed) {
+        return error_raise_record(&agent->start_error);
+    }
+    return status;
+}
+
+ferry_status_t ferry_agent_start(ferry_agent_t *agent)
+{
+    if (agent == NULL) {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT, "the agent is NULL");
+    }
+    engine_lock(agent);
+    if (agent->state != AGENT_CREATED) {
+        engine_unlock(agent);
+        return error_raise(FERRY_ERR_STATE, "agent '%s' was started already", agent->name);
+    }
+    agent->state = AGENT_STARTING;
+    ferry_status_t status = agent_open(agent);
+    if (status == FERRY_OK) {
+        agent->state = AGENT_RUNNING; /* a peer may dial as soon as the name is out */
+        status = agent_publish(agent);
+    }
+    if (status == FERRY_OK) {
+        engine_unlock(agent);
+        return FERRY_OK;
+    }
+    struct error_record error;
+    error_record_take(&error);
+    agent->state = AGENT_STOPPED;
+    engine_unlock(agent);
+    agent_close(agent);
+    return error_raise_record(&error);
+}
+
+void agent_close(struct ferry_agent *agent)
+{
+    engine_stop(agent);
+    engine_lock(agent);
+    link_bury_all(agent);
+    if (agent->naming != NULL) {
+        naming_close(agent->naming);
+        agent->naming = NULL;
+    }
+    peer_destroy_all(agent);
+    if (agent->listener.fd >= 0) {
+        poller_remove(agent->poller, &agent->listener);
+        close(agent->listener.fd);
+        agent->listener.fd = -1;
+    }
+    for (size_t i = 0; i < agent->transport_count; i++) {
+        agent->transports[i].instance->ops->close(agent->transports[i].instance);
+    }
+    agent->transport_count = 0;
+    struct transfer_engine *transfers = agent->transfers;
+    struct thread_pool *pool = agent->pool;
+    agent->transfers = NULL;
+    agent->pool = NULL;
+    engine_unlock(agent);
+    if (pool != NULL) {
+        thread_pool_destroy(pool);
+    }
+    if (transfers != NULL) {
+        transfer_engine_destroy(transfers);
+    }
+}
