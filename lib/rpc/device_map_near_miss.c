@@ -199,7 +199,7 @@ static bool rules_put(struct output *output, const struct token *tokens, size_t 
 /* A clause without a peer is tried first: "cuda:0:cuda:1" is no peer of the name cuda. */
 static bool clause_put(struct output *output, const char *text, size_t bytes)
 {
-    struct token tokens[TOKENS_MAX];
+    struct token tokens[TOKENS_MAX] = {{.text = ""}};
     size_t count, start = output->length;
     if (!clause_split(text, bytes, tokens, &count)) {
         return false;
