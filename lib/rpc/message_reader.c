@@ -306,17 +306,19 @@ static double take_double(ferry_reader_t *reader, const struct value *value)
 static const char *copy_string(ferry_reader_t *reader, const struct value *value, const char *text,
                                size_t bytes, char *buffer, size_t capacity)
 {
+    if (bytes < capacity && memchr(text, '\0', bytes) == NULL) {
+        memcpy(buffer, text, bytes);
+        buffer[bytes] = '\0';
+        return buffer;
+    }
     char path[PATH_BYTES];
     buffer[0] = '\0';
     path_print(reader, value->name, value->index, path);
     if (bytes >= capacity) {
         fail(reader, FERRY_ERR_LIMIT, "field '%s' is a string of %zu bytes, at most %zu fit", path,
              bytes, capacity - 1);
-    } else if (memchr(text, '\0', bytes) != NULL) {
-        fail(reader, FERRY_ERR_TYPE, "field '%s' is a string with a NUL inside, wanted text", path);
     } else {
-        memcpy(buffer, text, bytes);
-        buffer[bytes] = '\0';
+        fail(reader, FERRY_ERR_TYPE, "field '%s' is a string with a NUL inside, wanted text", path);
     }
     return buffer;
 }
