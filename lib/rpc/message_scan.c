@@ -38,7 +38,7 @@ static bool item_read_short(unsigned char head, struct item *item)
         item->kind = ITEM_NUMBER;
     } else if (head < 0x90) {
         item->kind = ITEM_MAP;
-        item->children = 2u * (head & 0x0fu);
+        item->children = UINT64_C(2) * (head & 0x0fu);
     } else if (head < 0xa0) {
         item->kind = ITEM_ARRAY;
         item->children = head & 0x0fu;
