@@ -23,7 +23,8 @@ in_static=$(nm -g --defined-only "$static" | awk 'NF == 3 {print $3}' | sort)
 grep -q '^ferry_version$' <<<"$in_shared" || complain "libferry.so lacks ferry_version"
 
 # Every function that a header promises is there.
-for name in $(cat "$TEST_SOURCE"/include/ferry/*.h | tr '\n' ' ' |
+cd "$TEST_SOURCE/include/ferry"
+for name in $(ls | grep -vx testing.h | xargs cat | tr '\n' ' ' |
     grep -oE 'FERRY_API [^;(]*\(' | grep -oE 'ferry_[a-z0-9_]+\($' | tr -d '(' | sort -u); do
     grep -qx "$name" <<<"$in_shared" || complain "libferry.so lacks $name, which a public header declares"
 done
