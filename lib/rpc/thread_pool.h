@@ -27,13 +27,16 @@ ferry_status_t thread_pool_create(int64_t threads, int64_t max, int64_t spin_ns,
  * pool; no other thread may use the pool any more. NULL is taken. */
 void thread_pool_destroy(struct thread_pool *pool);
 
-/* Any thread. Never waits for a task and never allocates, though it may start a thread. The task runs exactly once.
- * FERRY_ERR_SYSTEM: not taken, the pool has no thread and cannot start its first. */
+/* Any thread. Never waits for a task and never allocates, though it may start a thread. The task runs
+ * exactly once. FERRY_ERR_SYSTEM: not taken, no thread can run it and none can be started. */
 ferry_status_t thread_pool_submit(struct thread_pool *pool, struct thread_pool_task *task);
 
-/* Around a wait inside a task. FERRY_ERR_BUSY: not entered, since all `max` threads would wait and none
- * could run what they wait for. After FERRY_OK leave is owed; leave never blocks. Pairs may nest,
- * only the outer one counts; on a thread that is not the pool's both do nothing. */
+/* Around a wait inside a task. FERRY_ERR_BUSY: not entered, since no thread would be left to run what it
+ * waits for: `max` - 1 wait already, or no other thread can be started. After FERRY_OK leave is
+ * owed;
+ * leave never blocks. Pairs may nest, only the outer one counts; on a thread that is not the pool's
+ * both
+ * do nothing. */
 ferry_status_t thread_pool_enter_wait(struct thread_pool *pool);
 void thread_pool_leave_wait(struct thread_pool *pool);
 
