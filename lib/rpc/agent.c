@@ -115,6 +115,11 @@ static void agent_discard(struct ferry_agent *agent, bool keep_config)
     free(agent);
 }
 
+bool agent_is_unused(const struct ferry_agent *agent)
+{
+    return agent->destroyed && agent->futures == 0 && agent->requests == 0;
+}
+
 void agent_free(struct ferry_agent *agent)
 {
     agent_discard(agent, false);
@@ -369,16 +374,22 @@ static bool agent_is_quiet(void *context)
            agent->actions_open == 0;
 }
 
+struct let_go {
+    struct ferry_agent *agent;
+    int64_t deadline_ns; /* for the transports; user code has none */
+};
+
 static bool agent_has_let_go(void *context)
 {
-    const struct ferry_agent *agent = context;
+    const struct let_go *wait = context;
+    const struct ferry_agent *agent = wait->agent;
+    size_t pending = 0;
     for (size_t i = 0; i < agent->transport_count; i++) {
         ferry_transport_t *instance = agent->transports[i].instance;
-        if (instance->ops->pending(instance) > 0) {
-            return false;
-        }
+        pending += instance->ops->pending(instance);
     }
-    return agent_is_quiet(context) && agent->links == NULL;
+    bool quiet = pending == 0 && agent->links == NULL && agent->counters.calls_pending == 0;
+    return agent->actions_open == 0 && (quiet || agent_now_ns(agent) >= wait->deadline_ns);
 }
 
 static void agent_close_links(struct ferry_agent *agent)
@@ -391,7 +402,8 @@ static void agent_close_links(struct ferry_agent *agent)
     link_bury_all(agent);
 }
 
-/* Handlers that were cut off still run; user code cannot be stopped, so its end is waited for. */
+/* Handlers that were cut off still run; user code cannot be stopped, so its end is waited for. A request that a handler
+ * kept is its holder's affair. */
 static ferry_status_t agent_drain(struct ferry_agent *agent, int64_t drain_ns)
 {
     int64_t deadline = clock_deadline_ns(agent_now_ns(agent), drain_ns);
@@ -403,10 +415,11 @@ static ferry_status_t agent_drain(struct ferry_agent *agent, int64_t drain_ns)
     ferry_status_t status = engine_wait_locked(agent, agent_is_quiet, agent, deadline);
     call_fail_all(agent, FERRY_ERR_SHUTDOWN, "the agent was shut down");
     agent_close_links(agent);
-    ferry_status_t rest = engine_wait_locked(agent, agent_has_let_go, agent, FERRY_FOREVER);
-    if (rest != FERRY_OK) {
-        return rest;
-    }
+    struct let_go wait = {
+        .agent = agent,
+        .deadline_ns = clock_deadline_ns(agent_now_ns(agent), agent->values->release_timeout_ns),
+    };
+    engine_wait_locked(agent, agent_has_let_go, &wait, FERRY_FOREVER);
     if (status == FERRY_PENDING) {
         return error_raise(FERRY_ERR_TIMEOUT, "%s: calls or requests were cut off after %lld ms",
                            agent->name, (long long)(drain_ns / 1000000));
@@ -452,7 +465,7 @@ void ferry_agent_destroy(ferry_agent_t *agent)
     agent->destroyed = true;
     future_free_recycled(agent);
     request_free_recycled(agent);
-    bool last = agent->futures == 0;
+    bool last = agent_is_unused(agent);
     engine_unlock(agent);
     if (last) {
         agent_free(agent);

@@ -211,15 +211,17 @@ struct ferry_agent {
     bool thread_running;
     int sleep_fd; /* an epoll set over poller and transports; -1 before start */
 
-    size_t actions_open; /* posted and not finished: user code that may still run */
-    size_t futures;      /* objects that exist; the agent's memory outlives them */
+    size_t actions_open;      /* posted and not finished: user code that may still run */
+    size_t futures, requests; /* objects in somebody's hands; the agent's memory outlives them */
     bool destroyed;
     ferry_counters_t counters;
 };
 
 /* agent.c */
-void agent_free(struct ferry_agent *agent);      /* the last future of a destroyed agent is gone */
 void shared_map_release(struct shared_map *map); /* NULL is taken */
+/* Destroyed, and nobody holds a future or a request of it any more: agent_free() is due, without the lock. */
+bool agent_is_unused(const struct ferry_agent *agent);
+void agent_free(struct ferry_agent *agent);
 bool agent_manual(const struct ferry_agent *agent);
 int64_t agent_now_ns(const struct ferry_agent *agent);
 

@@ -202,9 +202,7 @@ void engine_changed(struct ferry_agent *agent)
 
 void engine_kick(struct ferry_agent *agent)
 {
-    bool nobody = agent->driver == NULL && atomic_load(&agent->waiters) == 0;
-    if (agent->sleeping > 0 || (nobody && agent->standby) ||
-        (agent_manual(agent) && agent->driver == NULL)) {
+    if (agent->driver == NULL && (agent->sleeping > 0 || agent->standby || agent_manual(agent))) {
         poller_wake(agent->poller);
     }
 }
@@ -339,14 +337,11 @@ static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
 static void engine_await_change(struct ferry_agent *agent, int64_t deadline_ns)
 {
     int64_t bound = engine_sleep_bound(agent, deadline_ns);
+    bound = bound < STANDBY_LONG_NS ? bound : STANDBY_LONG_NS; /* a signal handler cannot signal */
+    int64_t until = clock_deadline_ns(clock_monotonic_ns(), bound);
+    struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
     agent->waiting++;
-    if (bound == FERRY_FOREVER) {
-        pthread_cond_wait(&agent->changed, &agent->lock);
-    } else {
-        int64_t until = clock_deadline_ns(clock_monotonic_ns(), bound);
-        struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-        pthread_cond_timedwait(&agent->changed, &agent->lock, &time);
-    }
+    pthread_cond_timedwait(&agent->changed, &agent->lock, &time);
     agent->waiting--;
 }
 

@@ -334,7 +334,7 @@ void ferry_future_release(ferry_future_t *future)
                   "%s: %s: released while pending", future->peer->name, future->method);
     }
     future_unref(future);
-    bool last = agent->destroyed && agent->futures == 0;
+    bool last = agent_is_unused(agent);
     engine_unlock(agent);
     if (last) {
         agent_free(agent);

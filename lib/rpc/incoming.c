@@ -458,8 +458,8 @@ void incoming_cancel(struct incoming *incoming)
 }
 
 /* With the transfer engine gone (a result outlived its agent's shutdown) there is nobody to poll: wait. */
-static void incoming_give(struct ferry_agent *agent, const struct memory_block *block,
-                          const uintptr_t *streams, size_t count)
+void incoming_give(struct ferry_agent *agent, const struct memory_block *block,
+                   const uintptr_t *streams, size_t count)
 {
     if (agent->transfers != NULL) {
         transfer_give_after(agent->transfers, block, streams, count);

@@ -77,6 +77,9 @@ void incoming_cancel(struct incoming *incoming);
 /* Received memory goes back once the streams have passed. */
 void incoming_release(struct incoming *incoming, const DLDevice *devices, const uintptr_t *streams,
                       size_t stream_count);
+/* One block back to the pool once the streams have passed. */
+void incoming_give(struct ferry_agent *agent, const struct memory_block *block,
+                   const uintptr_t *streams, size_t count);
 /* Gives back what the user's allocators gave; without the lock. */
 void incoming_run_deallocators(struct incoming *incoming);
 /* Whether the above has anything to do. */

@@ -227,17 +227,14 @@ static void link_refuse(struct link *link, ferry_status_t status)
               link->remote_name[0] == '\0' ? channel_peer(link->channel) : link->remote_name, text);
 }
 
-/* Two agents dial each other at once: the one with the smaller name keeps its dial. */
-static ferry_status_t link_settle_crossing(struct link *link, struct peer *peer,
-                                           const struct hello *hello)
+/* Two agents dial each other at once: the one with the smaller name keeps its dial. Where a link is up already it stays until this one is
+ * ready to replace it: the dial may be one that the peer has given up meanwhile. */
+static ferry_status_t link_settle_crossing(struct ferry_agent *agent, struct peer *peer)
 {
-    struct ferry_agent *agent = link->agent;
-    if (peer->state == PEER_UP) {
-        /* A peer dials only when it has no link: what we have is dead, or belongs to its former life. */
-        link_fail(peer->link, FERRY_ERR_PEER_LOST, "%s connected anew", peer->name);
-    } else if (peer->state == PEER_DIALLING && strcmp(agent->name, hello->name) < 0) {
-        return error_raise(FERRY_ERR_BUSY, "%s is dialling %s already", agent->name, hello->name);
-    } else if (peer->state != PEER_IDLE) {
+    if (peer->state == PEER_DIALLING && strcmp(agent->name, peer->name) < 0) {
+        return error_raise(FERRY_ERR_BUSY, "%s is dialling %s already", agent->name, peer->name);
+    }
+    if (peer->state != PEER_IDLE && peer->state != PEER_UP) {
         peer_expect(peer);
     }
     return FERRY_OK;
@@ -279,7 +276,7 @@ static void link_on_dial(struct link *link, const struct hello *hello)
     if (peer != NULL) {
         status = link_choose_transport(link, hello);
         if (status == FERRY_OK) {
-            status = link_settle_crossing(link, peer, hello);
+            status = link_settle_crossing(link->agent, peer);
         }
     } else if (status == FERRY_OK) {
         status = ferry_last_error()->status;
@@ -341,7 +338,9 @@ static void link_on_ready(struct link *link)
     }
     struct peer *peer = link->accepted_peer;
     if (peer->state == PEER_UP) {
+        /* The old end must be gone before the new one is made: UCX pairs endpoints in their order. */
         link_fail(peer->link, FERRY_ERR_PEER_LOST, "%s connected anew", peer->name);
+        link_bury_all(link->agent);
     }
     ferry_status_t status = link_join_transport(link, link->remote_transport);
     if (status != FERRY_OK) {

@@ -6,6 +6,7 @@
 
 #include "rpc/engine.h"
 #include "rpc/link.h"
+#include "rpc/message.h"
 #include "rpc/serve.h"
 
 const ferry_message_t *ferry_request_message(const ferry_request_t *request)
@@ -37,18 +38,6 @@ bool ferry_request_cancelled(const ferry_request_t *request)
     return atomic_load(&request->cancelled);
 }
 
-static ferry_status_t request_no_slot(const ferry_message_t *message, const char *slot)
-{
-    char has[512] = "";
-    for (size_t i = 0; i < message->tensor_count && strlen(has) < sizeof(has) - 140; i++) {
-        const char *name = message->tensors[i].name;
-        snprintf(has + strlen(has), sizeof(has) - strlen(has), "%s'%s'", i == 0 ? "" : ", ",
-                 name == NULL ? "" : name);
-    }
-    return error_raise(FERRY_ERR_NOT_FOUND, "there is no tensor '%s'; the call has %s", slot,
-                       has[0] == '\0' ? "none" : has);
-}
-
 ferry_status_t ferry_request_tensor(const ferry_request_t *request, const char *slot,
                                     DLDataType dtype, const ferry_tensor_t **tensor_out)
 {
@@ -56,18 +45,7 @@ ferry_status_t ferry_request_tensor(const ferry_request_t *request, const char *
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
                            "request, slot and tensor_out must not be NULL");
     }
-    const ferry_tensor_t *tensor = ferry_message_tensor(&request->incoming.message, slot);
-    if (tensor == NULL) {
-        return request_no_slot(&request->incoming.message, slot);
-    }
-    DLDataType is = tensor->view.dtype;
-    if (is.code != dtype.code || is.bits != dtype.bits || is.lanes != dtype.lanes) {
-        char has[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
-        return error_raise(FERRY_ERR_TYPE, "'%s' is %s, wanted %s", slot,
-                           ferry_dtype_print(is, has), ferry_dtype_print(dtype, wanted));
-    }
-    *tensor_out = tensor;
-    return FERRY_OK;
+    return message_tensor(&request->incoming.message, slot, dtype, tensor_out);
 }
 
 /* A block that lives as long as the request; with the lock. */
@@ -135,7 +113,8 @@ ferry_status_t ferry_request_allocate(ferry_request_t *request, const char *name
 static bool block_holds(const struct memory_block *block, const void *data)
 {
     uintptr_t from = (uintptr_t)block->data, at = (uintptr_t)data;
-    return block->data != NULL && at >= from && at < from + block->capacity + block->bytes;
+    size_t bytes = block->capacity > block->bytes ? block->capacity : block->bytes;
+    return block->data != NULL && at >= from && at - from < bytes;
 }
 
 /* Does the request keep this memory alive until the reply is sent? */
@@ -302,5 +281,9 @@ void ferry_request_release(ferry_request_t *request)
                    "the request was released without an answer");
     }
     request_unref(request);
+    bool last = agent_is_unused(agent);
     engine_unlock(agent);
+    if (last) {
+        agent_free(agent);
+    }
 }

@@ -26,6 +26,11 @@ static ferry_status_t results_take_buffer(struct result_buffer *buffer,
     if (status == FERRY_OK) {
         status = device_check(tensor_device(source->view.device), &backend);
     }
+    if (status == FERRY_OK && source->read_only) {
+        char title[TENSOR_TITLE_BYTES];
+        status = error_raise(FERRY_ERR_INVALID_ARGUMENT, "%s is read-only",
+                             tensor_title(title, "result buffer", source->name, position));
+    }
     if (status != FERRY_OK) {
         return status;
     }

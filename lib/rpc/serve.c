@@ -51,6 +51,7 @@ static struct ferry_request *request_new(struct link *link, uint64_t call_id)
     DL_APPEND(link->requests, request);
     agent->counters.requests_received++;
     agent->counters.requests_pending++;
+    agent->requests++;
     return request;
 }
 
@@ -99,7 +100,7 @@ static void request_give_allocations(struct ferry_request *request)
                 mine[count++] = request->streams[i];
             }
         }
-        transfer_give_after(request->agent->transfers, &allocation->block, mine, count);
+        incoming_give(request->agent, &allocation->block, mine, count);
         free(allocation);
     }
 }
@@ -125,8 +126,9 @@ void request_unref(struct ferry_request *request)
     DL_DELETE(request->link->requests, request);
     link_release(request->link);
     agent->counters.requests_pending--;
+    agent->requests--;
     engine_changed(agent);
-    if (agent->free_request_count >= REQUESTS_KEPT) {
+    if (agent->destroyed || agent->free_request_count >= REQUESTS_KEPT) {
         request_free(request);
         return;
     }
