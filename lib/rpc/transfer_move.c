@@ -47,6 +47,14 @@ static int32_t index_of(const struct transfer *transfer)
     return transfer->device->device.device_id;
 }
 
+/* The last resort where no event can tell when the engine's stream lets go of memory: waits here. A
+ * stream that has failed lets go at once. */
+static void stream_drain(const struct transfer *transfer)
+{
+    backend_of(transfer)->stream_synchronize(index_of(transfer),
+                                             transfer->device->streams[transfer->kind]);
+}
+
 /* Queues a copy between the piece's slot and the device, and an event behind it. */
 static ferry_status_t piece_copy(struct transfer *transfer, struct transfer_piece *piece)
 {
@@ -67,8 +75,7 @@ static ferry_status_t piece_copy(struct transfer *transfer, struct transfer_piec
     transfer->accepted = true;
     status = transfer_device_mark(transfer->device, stream, &piece->event);
     if (status != FERRY_OK) {
-        /* The slot is about to be free again, and no event will say when the copy is over. */
-        backend_of(transfer)->stream_synchronize(index_of(transfer), stream);
+        stream_drain(transfer); /* the slot is about to be free again */
         return status;
     }
     piece->next = NULL;
@@ -273,9 +280,7 @@ static void transfer_finish(struct transfer *transfer)
         if (phase_enter(transfer, PHASE_DRAIN) == FERRY_OK) {
             return;
         }
-        /* No event can be had: to wait here is all that is left before the memory is let go. */
-        backend_of(transfer)->stream_synchronize(index_of(transfer),
-                                                 transfer->device->streams[transfer->kind]);
+        stream_drain(transfer);
     }
     transfer_end(transfer);
 }
@@ -320,6 +325,9 @@ static void phase_leave(struct transfer *transfer, ferry_status_t status)
     transfer->event = NULL;
     if (status != FERRY_OK) {
         transfer_fail(transfer, status, true);
+        if (transfer->phase != PHASE_STREAM) {
+            stream_drain(transfer);
+        }
     }
     if (transfer->phase == PHASE_UNPACK || transfer->phase == PHASE_DRAIN) {
         transfer_end(transfer);
@@ -355,6 +363,7 @@ static void copies_poll(struct transfer *transfer, unsigned *happened)
         (*happened)++;
         if (status != FERRY_OK) {
             transfer_fail(transfer, status, true);
+            stream_drain(transfer);
         }
         if (status == FERRY_OK && transfer->status == FERRY_OK && transfer->kind == TRANSFER_SEND) {
             piece_go(transfer, piece);
