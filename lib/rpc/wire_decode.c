@@ -31,20 +31,10 @@ static ferry_status_t check_preamble(const uint8_t *data, size_t bytes,
     return FERRY_OK;
 }
 
-static bool all_zero(const uint8_t *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        if (data[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static ferry_status_t check_header_only(const uint8_t *data, size_t bytes)
 {
     if (bytes != WIRE_HEADER_BYTES || wire_get_u16(data + WIRE_AT_FLAGS) != 0 ||
-        !all_zero(data + WIRE_AT_FIRST_SEGMENT, WIRE_HEADER_BYTES - WIRE_AT_FIRST_SEGMENT)) {
+        !wire_all_zero(data + WIRE_AT_FIRST_SEGMENT, WIRE_HEADER_BYTES - WIRE_AT_FIRST_SEGMENT)) {
         return error_raise(FERRY_ERR_PROTOCOL,
                            "a control message of kind %u is more than its bare header",
                            data[WIRE_AT_KIND]);
@@ -52,158 +42,155 @@ static ferry_status_t check_header_only(const uint8_t *data, size_t bytes)
     return FERRY_OK;
 }
 
-static ferry_status_t check_flags(const struct wire_message *message, unsigned flags)
+static ferry_status_t check_flags(const uint8_t *data)
 {
+    unsigned flags = wire_get_u16(data + WIRE_AT_FLAGS);
     unsigned allowed =
-        KNOWN_FLAGS & ~(message->kind == WIRE_CALL ? WIRE_BIT_PATHS : WIRE_BIT_RESULTS_DIRECT);
+        KNOWN_FLAGS & ~(data[WIRE_AT_KIND] == WIRE_CALL ? WIRE_BIT_PATHS : WIRE_BIT_RESULTS_DIRECT);
     if (flags & ~allowed) {
         return error_raise(FERRY_ERR_PROTOCOL, "a control message has the unknown flags 0x%x",
                            flags & ~allowed);
     }
-    if ((flags & WIRE_BODY_SEGMENT) && message->body_bytes == 0) {
+    if ((flags & WIRE_BODY_SEGMENT) && wire_get_u64(data + WIRE_AT_BODY_BYTES) == 0) {
         return error_raise(FERRY_ERR_PROTOCOL, "an empty body claims to be a segment");
     }
     return FERRY_OK;
 }
 
-static ferry_status_t read_call(const uint8_t *data, struct wire_message *message)
+static ferry_status_t check_call(const uint8_t *data)
 {
-    message->method_bytes = wire_get_u16(data + WIRE_AT_TEXT_BYTES);
-    message->metadata_bytes = wire_get_u16(data + WIRE_AT_METADATA_BYTES);
-    message->timeout_ns = (int64_t)wire_get_u64(data + WIRE_AT_TIMEOUT);
-    if (message->method_bytes == 0 || message->method_bytes > WIRE_METHOD_BYTES_MAX) {
-        return error_raise(FERRY_ERR_PROTOCOL, "a method's name has %zu bytes, 1 to %d make sense",
-                           message->method_bytes, WIRE_METHOD_BYTES_MAX);
+    unsigned method_bytes = wire_get_u16(data + WIRE_AT_TEXT_BYTES);
+    unsigned metadata_bytes = wire_get_u16(data + WIRE_AT_METADATA_BYTES);
+    int64_t timeout_ns = (int64_t)wire_get_u64(data + WIRE_AT_TIMEOUT);
+    if (method_bytes == 0 || method_bytes > WIRE_METHOD_BYTES_MAX) {
+        return error_raise(FERRY_ERR_PROTOCOL, "a method's name has %u bytes, 1 to %d make sense",
+                           method_bytes, WIRE_METHOD_BYTES_MAX);
     }
-    if (message->metadata_bytes > WIRE_METADATA_BYTES_MAX) {
-        return error_raise(FERRY_ERR_PROTOCOL, "metadata of %zu bytes, at most %d make sense",
-                           message->metadata_bytes, WIRE_METADATA_BYTES_MAX);
+    if (metadata_bytes > WIRE_METADATA_BYTES_MAX) {
+        return error_raise(FERRY_ERR_PROTOCOL, "metadata of %u bytes, at most %d make sense",
+                           metadata_bytes, WIRE_METADATA_BYTES_MAX);
     }
-    if (message->timeout_ns < 0 || !all_zero(data + WIRE_AT_RESERVED, 16)) {
+    if (timeout_ns < 0 || wire_get_u64(data + WIRE_AT_RESERVED) != 0 ||
+        wire_get_u64(data + WIRE_AT_RESERVED + 8) != 0) {
         return error_raise(FERRY_ERR_PROTOCOL,
                            "a call has a negative timeout or a reserved field that is not 0");
     }
     return FERRY_OK;
 }
 
-static ferry_status_t read_reply(const uint8_t *data, struct wire_message *message)
+static ferry_status_t check_reply(const uint8_t *data)
 {
-    size_t map_bytes = wire_get_u16(data + WIRE_AT_TEXT_BYTES);
-    message->status = (ferry_status_t)wire_get_u16(data + WIRE_AT_STATUS);
-    message->queue_ns = wire_get_u64(data + WIRE_AT_QUEUE);
-    message->handler_ns = wire_get_u64(data + WIRE_AT_HANDLER);
-    message->receive_ns = wire_get_u64(data + WIRE_AT_RECEIVE);
-    bool is_error = message->status != FERRY_OK;
-    if (message->status == FERRY_PENDING || is_error != (map_bytes > 0) ||
-        (is_error && (message->tensor_count > 0 || message->body_bytes > 0))) {
+    unsigned map_bytes = wire_get_u16(data + WIRE_AT_TEXT_BYTES);
+    unsigned status = wire_get_u16(data + WIRE_AT_STATUS);
+    uint32_t tensor_count = wire_get_u32(data + WIRE_AT_TENSOR_COUNT);
+    uint64_t body_bytes = wire_get_u64(data + WIRE_AT_BODY_BYTES);
+    bool is_error = status != FERRY_OK;
+    if (status == FERRY_PENDING || is_error != (map_bytes > 0) ||
+        (is_error && (tensor_count > 0 || body_bytes > 0))) {
         return error_raise(FERRY_ERR_PROTOCOL,
-                           "a reply of status %d with an error map of %zu bytes, %" PRIu64
-                           " tensors and a body of "
-                           "%" PRIu64 " bytes",
-                           (int)message->status, map_bytes, message->tensor_count,
-                           message->body_bytes);
+                           "a reply of status %u with an error map of %u bytes, %" PRIu32
+                           " tensors and a body of %" PRIu64 " bytes",
+                           status, map_bytes, tensor_count, body_bytes);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status_t check_counts(const uint8_t *data, const struct wire_limits *limits)
+{
+    uint32_t tensor_count = wire_get_u32(data + WIRE_AT_TENSOR_COUNT);
+    uint64_t body_bytes = wire_get_u64(data + WIRE_AT_BODY_BYTES);
+    if (tensor_count > limits->max_tensors || body_bytes > limits->max_message_bytes) {
+        return error_raise(FERRY_ERR_PROTOCOL,
+                           "a message of %" PRIu32 " tensors and a body of %" PRIu64
+                           " bytes, allowed are %" PRIu64 " and %" PRIu64,
+                           tensor_count, body_bytes, limits->max_tensors,
+                           limits->max_message_bytes);
     }
     return FERRY_OK;
 }
 
 /* The variable part's claimed size must be one that its contents can have. */
-static ferry_status_t check_variable_bytes(const uint8_t *data, size_t bytes, unsigned flags,
-                                           const struct wire_message *message,
+static ferry_status_t check_variable_bytes(const uint8_t *data, size_t bytes,
                                            const struct wire_limits *limits)
 {
+    unsigned flags = wire_get_u16(data + WIRE_AT_FLAGS);
+    uint64_t tensor_count = wire_get_u32(data + WIRE_AT_TENSOR_COUNT);
+    uint64_t body_bytes = wire_get_u64(data + WIRE_AT_BODY_BYTES);
     uint64_t claimed = wire_get_u32(data + WIRE_AT_VARIABLE_BYTES);
-    uint64_t least = wire_get_u16(data + WIRE_AT_TEXT_BYTES) + message->metadata_bytes +
-                     message->tensor_count * WIRE_TENSOR_ENTRY_BYTES;
+    uint64_t least =
+        wire_get_u16(data + WIRE_AT_TEXT_BYTES) + tensor_count * WIRE_TENSOR_ENTRY_BYTES;
+    least += data[WIRE_AT_KIND] == WIRE_CALL ? wire_get_u16(data + WIRE_AT_METADATA_BYTES) : 0;
     least += flags & WIRE_BODY_SEGMENT ? 8 : 0;
     least += flags & WIRE_BIT_PATHS ? 4 + 1 : 0;
     uint64_t paths_max = limits->max_tensors < UINT32_MAX ? limits->max_tensors : UINT32_MAX;
     uint64_t most = least + (flags & WIRE_BIT_PATHS ? paths_max : 0) +
-                    message->tensor_count * (FERRY_SLOT_BYTES_MAX + 8 * FERRY_TENSOR_NDIM_MAX);
+                    tensor_count * (FERRY_SLOT_BYTES_MAX + 8 * FERRY_TENSOR_NDIM_MAX);
     uint64_t room = bytes - WIRE_HEADER_BYTES;
-    if (claimed < least || claimed > most || (!(flags & WIRE_TABLE_SEGMENT) && claimed > room)) {
+    bool outside = flags & WIRE_TABLE_SEGMENT;
+    if (claimed < least || claimed > most || (outside ? claimed == 0 : claimed > room)) {
         return error_raise(FERRY_ERR_PROTOCOL,
                            "a control message of %zu bytes with %" PRIu64 " tensors claims %" PRIu64
                            " bytes of names and table",
-                           bytes, message->tensor_count, claimed);
+                           bytes, tensor_count, claimed);
     }
-    if ((flags & WIRE_TABLE_SEGMENT) && claimed == 0) {
-        return error_raise(FERRY_ERR_PROTOCOL, "an empty table claims to be a segment");
-    }
-    if (!(flags & WIRE_BODY_SEGMENT) && message->body_bytes > room) {
+    if (!(flags & WIRE_BODY_SEGMENT) && body_bytes > room) {
         return error_raise(FERRY_ERR_PROTOCOL,
                            "a control message of %zu bytes claims a body of %" PRIu64
                            " bytes inside",
-                           bytes, message->body_bytes);
+                           bytes, body_bytes);
     }
     return FERRY_OK;
+}
+
+static ferry_status_t check_header(const uint8_t *data, size_t bytes,
+                                   const struct wire_limits *limits)
+{
+    ferry_status_t status = check_preamble(data, bytes, limits);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (wire_is_header_only((enum wire_kind)data[WIRE_AT_KIND])) {
+        return check_header_only(data, bytes);
+    }
+    status = check_counts(data, limits);
+    if (status == FERRY_OK) {
+        status = check_flags(data);
+    }
+    if (status == FERRY_OK) {
+        status = data[WIRE_AT_KIND] == WIRE_CALL ? check_call(data) : check_reply(data);
+    }
+    return status == FERRY_OK ? check_variable_bytes(data, bytes, limits) : status;
 }
 
 ferry_status_t wire_decode_header(const void *data, size_t bytes, const struct wire_limits *limits,
                                   struct wire_message *message_out, size_t *table_bytes_out)
 {
     const uint8_t *at = data;
-    ferry_status_t status = check_preamble(at, bytes, limits);
+    ferry_status_t status = check_header(at, bytes, limits);
     if (status != FERRY_OK) {
-        return status;
-    }
-    struct wire_message message = {.kind = (enum wire_kind)at[WIRE_AT_KIND],
-                                   .call_id = wire_get_u64(at + WIRE_AT_CALL_ID)};
-    if (wire_is_header_only(message.kind)) {
-        status = check_header_only(at, bytes);
-        if (status == FERRY_OK) {
-            *message_out = message;
-            *table_bytes_out = 0;
-        }
         return status;
     }
     unsigned flags = wire_get_u16(at + WIRE_AT_FLAGS);
-    message.flags = flags & (WIRE_TABLE_SEGMENT | WIRE_BODY_SEGMENT);
-    message.results_direct = (flags & WIRE_BIT_RESULTS_DIRECT) != 0;
-    message.first_segment = wire_get_u32(at + WIRE_AT_FIRST_SEGMENT);
-    message.body_bytes = wire_get_u64(at + WIRE_AT_BODY_BYTES);
-    message.tensor_count = wire_get_u32(at + WIRE_AT_TENSOR_COUNT);
-    if (message.tensor_count > limits->max_tensors ||
-        message.body_bytes > limits->max_message_bytes) {
-        return error_raise(FERRY_ERR_PROTOCOL,
-                           "a message of %" PRIu64 " tensors and a body of %" PRIu64
-                           " bytes, allowed are %" PRIu64 " and %" PRIu64,
-                           message.tensor_count, message.body_bytes, limits->max_tensors,
-                           limits->max_message_bytes);
+    memset(message_out, 0, sizeof *message_out);
+    message_out->kind = (enum wire_kind)at[WIRE_AT_KIND];
+    message_out->call_id = wire_get_u64(at + WIRE_AT_CALL_ID);
+    message_out->flags = flags & (WIRE_TABLE_SEGMENT | WIRE_BODY_SEGMENT);
+    message_out->first_segment = wire_get_u32(at + WIRE_AT_FIRST_SEGMENT);
+    message_out->body_bytes = wire_get_u64(at + WIRE_AT_BODY_BYTES);
+    message_out->tensor_count = wire_get_u32(at + WIRE_AT_TENSOR_COUNT);
+    if (message_out->kind == WIRE_CALL) {
+        message_out->results_direct = (flags & WIRE_BIT_RESULTS_DIRECT) != 0;
+        message_out->method_bytes = wire_get_u16(at + WIRE_AT_TEXT_BYTES);
+        message_out->metadata_bytes = wire_get_u16(at + WIRE_AT_METADATA_BYTES);
+        message_out->timeout_ns = (int64_t)wire_get_u64(at + WIRE_AT_TIMEOUT);
+    } else if (message_out->kind == WIRE_REPLY) {
+        message_out->status = (ferry_status_t)wire_get_u16(at + WIRE_AT_STATUS);
+        message_out->queue_ns = wire_get_u64(at + WIRE_AT_QUEUE);
+        message_out->handler_ns = wire_get_u64(at + WIRE_AT_HANDLER);
+        message_out->receive_ns = wire_get_u64(at + WIRE_AT_RECEIVE);
     }
-    status = check_flags(&message, flags);
-    if (status == FERRY_OK) {
-        status = message.kind == WIRE_CALL ? read_call(at, &message) : read_reply(at, &message);
-    }
-    if (status == FERRY_OK) {
-        status = check_variable_bytes(at, bytes, flags, &message, limits);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    *message_out = message;
     *table_bytes_out = flags & WIRE_TABLE_SEGMENT ? wire_get_u32(at + WIRE_AT_VARIABLE_BYTES) : 0;
     return FERRY_OK;
-}
-
-const uint8_t *wire_take(struct wire_decoder *decoder, size_t bytes)
-{
-    if (bytes > decoder->bytes - decoder->cursor) {
-        return NULL;
-    }
-    const uint8_t *at = decoder->data + decoder->cursor;
-    decoder->cursor += bytes;
-    return at;
-}
-
-const uint8_t *wire_take_inside(struct wire_decoder *decoder, uint64_t bytes)
-{
-    size_t start = wire_align(decoder->inline_cursor);
-    if (start > decoder->inline_bytes || bytes > decoder->inline_bytes - start ||
-        !all_zero(decoder->inline_area + decoder->inline_cursor, start - decoder->inline_cursor)) {
-        return NULL;
-    }
-    decoder->inline_cursor = start + (size_t)bytes;
-    return decoder->inline_area + start;
 }
 
 ferry_status_t wire_add_operations(struct wire_decoder *decoder, uint64_t bytes,
@@ -342,51 +329,49 @@ static ferry_status_t read_front(struct wire_decoder *decoder, unsigned flags,
     return status;
 }
 
+/* What names and error there are, then the body. */
+static ferry_status_t read_variable(struct wire_decoder *decoder, const uint8_t *header,
+                                    struct wire_message *message)
+{
+    ferry_status_t status = read_front(decoder, wire_get_u16(header + WIRE_AT_FLAGS), message);
+    if (status == FERRY_OK && message->kind == WIRE_CALL) {
+        status = read_names(decoder, message);
+    } else if (status == FERRY_OK && message->status != FERRY_OK) {
+        status = read_error(decoder, wire_get_u16(header + WIRE_AT_TEXT_BYTES), message);
+    }
+    if (status == FERRY_OK) {
+        status = read_body(decoder, message);
+    }
+    return status == FERRY_OK ? wire_check_end(decoder) : status;
+}
+
 ferry_status_t wire_decode_variable(const void *data, size_t bytes, const void *table,
                                     size_t table_bytes, const struct wire_limits *limits,
                                     struct wire_message *message, struct wire_decoder *decoder_out)
 {
     const uint8_t *header = data;
-    struct wire_decoder decoder = {.limits = limits,
-                                   .kind = message->kind,
-                                   .inline_area = header,
-                                   .inline_bytes = bytes,
-                                   .inline_cursor = WIRE_HEADER_BYTES};
+    struct wire_decoder *decoder = decoder_out;
+    *decoder = (struct wire_decoder){.limits = limits,
+                                     .kind = message->kind,
+                                     .inline_area = header,
+                                     .inline_bytes = bytes,
+                                     .inline_cursor = WIRE_HEADER_BYTES};
     if (wire_is_header_only(message->kind)) {
-        *decoder_out = decoder;
         return FERRY_OK;
     }
-    unsigned flags = wire_get_u16(header + WIRE_AT_FLAGS);
-    decoder.bytes = wire_get_u32(header + WIRE_AT_VARIABLE_BYTES);
-    decoder.remaining = message->tensor_count;
-    decoder.total_bytes = message->body_bytes;
-    if (flags & WIRE_TABLE_SEGMENT) {
-        if (table == NULL || table_bytes != decoder.bytes) {
+    decoder->bytes = wire_get_u32(header + WIRE_AT_VARIABLE_BYTES);
+    decoder->remaining = message->tensor_count;
+    decoder->total_bytes = message->body_bytes;
+    if (message->flags & WIRE_TABLE_SEGMENT) {
+        if (table == NULL || table_bytes != decoder->bytes) {
             return error_raise(FERRY_ERR_PROTOCOL, "a table of %zu bytes arrived as %zu",
-                               decoder.bytes, table_bytes);
+                               decoder->bytes, table_bytes);
         }
-        decoder.data = table;
-        decoder.operations = 1;
+        decoder->data = table;
+        decoder->operations = 1;
     } else {
-        decoder.data = header + WIRE_HEADER_BYTES;
-        decoder.inline_cursor += decoder.bytes;
+        decoder->data = header + WIRE_HEADER_BYTES;
+        decoder->inline_cursor += decoder->bytes;
     }
-    struct wire_message filled = *message;
-    ferry_status_t status = read_front(&decoder, flags, &filled);
-    if (status == FERRY_OK && filled.kind == WIRE_CALL) {
-        status = read_names(&decoder, &filled);
-    } else if (status == FERRY_OK && filled.status != FERRY_OK) {
-        status = read_error(&decoder, wire_get_u16(header + WIRE_AT_TEXT_BYTES), &filled);
-    }
-    if (status == FERRY_OK) {
-        status = read_body(&decoder, &filled);
-    }
-    if (status == FERRY_OK) {
-        status = wire_check_end(&decoder);
-    }
-    if (status == FERRY_OK) {
-        *message = filled;
-        *decoder_out = decoder;
-    }
-    return status;
+    return read_variable(decoder, header, message);
 }

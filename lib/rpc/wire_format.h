@@ -122,12 +122,42 @@ static inline uint64_t wire_operations(uint64_t bytes, uint64_t operation_bytes)
     return bytes == 0 ? 0 : (bytes - 1) / operation_bytes + 1;
 }
 
-/* The decoder's steps, in wire_decode.c. */
+static inline bool wire_all_zero(const uint8_t *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (data[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
 
 /* The next `bytes` of the variable part, or NULL. */
-const uint8_t *wire_take(struct wire_decoder *decoder, size_t bytes);
+static inline const uint8_t *wire_take(struct wire_decoder *decoder, size_t bytes)
+{
+    if (bytes > decoder->bytes - decoder->cursor) {
+        return NULL;
+    }
+    const uint8_t *at = decoder->data + decoder->cursor;
+    decoder->cursor += bytes;
+    return at;
+}
+
 /* The next piece that rides inside, or NULL. */
-const uint8_t *wire_take_inside(struct wire_decoder *decoder, uint64_t bytes);
+static inline const uint8_t *wire_take_inside(struct wire_decoder *decoder, uint64_t bytes)
+{
+    size_t start = wire_align(decoder->inline_cursor);
+    if (start > decoder->inline_bytes || bytes > decoder->inline_bytes - start ||
+        !wire_all_zero(decoder->inline_area + decoder->inline_cursor,
+                       start - decoder->inline_cursor)) {
+        return NULL;
+    }
+    decoder->inline_cursor = start + (size_t)bytes;
+    return decoder->inline_area + start;
+}
+
+/* The decoder's steps that its two files share, in wire_decode.c. */
+
 /* Counts a segment's operations. FERRY_ERR_PROTOCOL: they make no sense or are too many. */
 ferry_status_t wire_add_operations(struct wire_decoder *decoder, uint64_t bytes,
                                    uint64_t operation_bytes);

@@ -81,16 +81,17 @@ static ferry_status_t read_data(struct wire_decoder *decoder, bool inside,
 /* The entry's fixed part. False: a field is out of its range. */
 static bool read_entry(const uint8_t *at, enum wire_kind kind, struct wire_tensor *tensor)
 {
-    *tensor = (struct wire_tensor){.name_bytes = at[WIRE_TENSOR_NAME_BYTES],
-                                   .ndim = at[WIRE_TENSOR_NDIM],
-                                   .sender_path = at[WIRE_TENSOR_PATH],
-                                   .dtype = {.code = at[WIRE_TENSOR_DTYPE_CODE],
-                                             .bits = at[WIRE_TENSOR_DTYPE_BITS],
-                                             .lanes = wire_get_u16(at + WIRE_TENSOR_DTYPE_LANES)},
-                                   .source = get_device(at + WIRE_TENSOR_SOURCE),
-                                   .target = get_device(at + WIRE_TENSOR_TARGET),
-                                   .bytes = wire_get_u64(at + WIRE_TENSOR_BYTES),
-                                   .operation_bytes = wire_get_u64(at + WIRE_TENSOR_OPERATION)};
+    tensor->name_bytes = at[WIRE_TENSOR_NAME_BYTES];
+    tensor->ndim = at[WIRE_TENSOR_NDIM];
+    tensor->sender_path = at[WIRE_TENSOR_PATH];
+    tensor->dtype = (DLDataType){.code = at[WIRE_TENSOR_DTYPE_CODE],
+                                 .bits = at[WIRE_TENSOR_DTYPE_BITS],
+                                 .lanes = wire_get_u16(at + WIRE_TENSOR_DTYPE_LANES)};
+    tensor->source = get_device(at + WIRE_TENSOR_SOURCE);
+    tensor->target = get_device(at + WIRE_TENSOR_TARGET);
+    tensor->bytes = wire_get_u64(at + WIRE_TENSOR_BYTES);
+    tensor->operation_bytes = wire_get_u64(at + WIRE_TENSOR_OPERATION);
+    tensor->inline_data = NULL;
     bool stays = tensor->source.device_type == tensor->target.device_type &&
                  tensor->source.device_id == tensor->target.device_id;
     return tensor->name_bytes <= FERRY_SLOT_BYTES_MAX && tensor->ndim <= FERRY_TENSOR_NDIM_MAX &&
@@ -102,27 +103,22 @@ static bool read_entry(const uint8_t *at, enum wire_kind kind, struct wire_tenso
 ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_tensor *tensor_out)
 {
     assert(decoder->remaining > 0);
-    struct wire_decoder next = *decoder;
-    struct wire_tensor tensor;
-    const uint8_t *at = wire_take(&next, WIRE_TENSOR_ENTRY_BYTES);
-    if (at == NULL || !read_entry(at, next.kind, &tensor) || !read_shape_and_name(&next, &tensor)) {
+    const uint8_t *at = wire_take(decoder, WIRE_TENSOR_ENTRY_BYTES);
+    if (at == NULL || !read_entry(at, decoder->kind, tensor_out) ||
+        !read_shape_and_name(decoder, tensor_out)) {
         return error_raise(FERRY_ERR_PROTOCOL,
                            "the entry of a tensor, %" PRIu64 " before the last, makes no sense",
-                           next.remaining - 1);
+                           decoder->remaining - 1);
     }
-    ferry_status_t status = check_bytes(&next, &tensor);
+    ferry_status_t status = check_bytes(decoder, tensor_out);
     if (status == FERRY_OK) {
-        status = read_data(&next, at[WIRE_TENSOR_FLAGS] & WIRE_TENSOR_INLINE, &tensor);
+        status = read_data(decoder, at[WIRE_TENSOR_FLAGS] & WIRE_TENSOR_INLINE, tensor_out);
     }
-    if (status == FERRY_OK) {
-        next.total_bytes += tensor.bytes;
-        next.remaining--;
-        status = wire_check_end(&next);
+    if (status != FERRY_OK) {
+        return status;
     }
-    if (status == FERRY_OK) {
-        *decoder = next;
-        *tensor_out = tensor;
-        tensor_out->shape = tensor_out->shape_storage;
-    }
-    return status;
+    tensor_out->shape = tensor_out->shape_storage;
+    decoder->total_bytes += tensor_out->bytes;
+    decoder->remaining--;
+    return wire_check_end(decoder);
 }
