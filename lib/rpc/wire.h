@@ -112,8 +112,8 @@ void wire_encode(const struct wire_message *message, const struct wire_tensor *t
                  void *buffer, void *table);
 
 /* A decoder walks a message: header first; then, once the table segment is there when the flag says
- * so, the variable part; then tensor after tensor. This is on every call's path, so the last two fill
- * their outputs as they go: after an error only what the header gave is of use. */
+ * so, the variable part; then tensor after tensor. This is on every call's path, so the last two
+ * fill their outputs as they go: after an error only what the header gave is of use. */
 struct wire_decoder {
     const uint8_t *data;
     size_t bytes;
