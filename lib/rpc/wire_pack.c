@@ -250,8 +250,8 @@ ferry_status_t pack_read_text(const msgpack_object *object, const char *what, co
 ferry_status_t pack_copy_text(const msgpack_object *object, const char *what, const char *key,
                               char *text, size_t capacity)
 {
-    const char *source;
-    size_t bytes;
+    const char *source = "";
+    size_t bytes = 0;
     ferry_status_t status = pack_read_text(object, what, key, capacity - 1, &source, &bytes);
     if (status == FERRY_OK) {
         memcpy(text, source, bytes);
