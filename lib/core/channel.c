@@ -13,6 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/fork_guard.h"
+
 #define HEADER_BYTES 4
 #define READ_BYTES_FIRST 4096
 #define PEER_BYTES 300
@@ -74,6 +76,7 @@ static void fd_close(struct channel *channel)
 {
     poller_remove(channel->poller, &channel->source);
     if (channel->source.fd >= 0) {
+        fork_guard_remove(channel->source.fd);
         close(channel->source.fd);
         channel->source.fd = -1;
     }
@@ -180,6 +183,7 @@ ferry_status_t channel_create(struct poller *poller, int fd, const struct channe
     channel->connected = true;
     channel->source.fd = fd;
     channel->source.events = EPOLLIN;
+    fork_guard_add(fd);
     ferry_status_t status = poller_add(poller, &channel->source);
     if (status != FERRY_OK) {
         channel_destroy(channel);
@@ -251,6 +255,7 @@ static bool dial_next(struct channel *channel)
         }
         channel->source.fd = fd;
         channel->source.events = EPOLLOUT;
+        fork_guard_add(fd);
         if (poller_add(channel->poller, &channel->source) == FERRY_OK) {
             return true;
         }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/fork_guard.h"
 
 #define BATCH_EVENTS 64
 
@@ -54,6 +55,7 @@ ferry_status_t poller_create(struct clock clock, struct poller **poller_out)
         status = error_raise_errno(errno, "cannot watch an event descriptor");
         goto close_wake;
     }
+    fork_guard_add(poller->epoll_fd);
     *poller_out = poller;
     return FERRY_OK;
 
@@ -71,6 +73,7 @@ void poller_destroy(struct poller *poller)
     if (poller == NULL) {
         return;
     }
+    fork_guard_remove(poller->epoll_fd);
     close(poller->wake_fd);
     close(poller->epoll_fd);
     free(poller->heap);
