@@ -378,24 +378,29 @@ const char *config_option_nearest(const char *name)
 
 #define NEAREST_BYTES_MAX 255
 
-/* Edits (insert, delete, replace) that turn one text into the other. */
+/* Edits (insert, delete, replace, swap of neighbours) that turn one text into the other. */
 static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
-    size_t row[NEAREST_BYTES_MAX + 1];
+    size_t rows[3][NEAREST_BYTES_MAX + 1]; /* of the last three characters of a */
     for (size_t j = 0; j <= b_length; j++) {
-        row[j] = j;
+        rows[0][j] = j;
     }
     for (size_t i = 1; i <= a_length; i++) {
-        size_t diagonal = row[0];
+        size_t *row = rows[i % 3];
+        const size_t *above = rows[(i + 2) % 3];
+        const size_t *above_that = rows[(i + 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= b_length; j++) {
-            size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            size_t edited = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
+            size_t replaced = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+            size_t edited = (above[j] < row[j - 1] ? above[j] : row[j - 1]) + 1;
             row[j] = replaced < edited ? replaced : edited;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                above_that[j - 2] + 1 < row[j]) {
+                row[j] = above_that[j - 2] + 1;
+            }
         }
     }
-    return row[b_length];
+    return rows[a_length % 3][b_length];
 }
 
 const char *config_nearest(const char *text, const char *const *candidates, size_t count)

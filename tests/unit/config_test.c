@@ -394,6 +394,7 @@ Test(config, nearest_by_edit_distance)
     cr_assert_str_eq(config_nearest("worker1x", names, 4), "worker1");
     cr_assert_str_eq(config_nearest("parameterserver", names, 4), "parameter_server");
     cr_assert_str_eq(config_nearest("ps", names, 4), "ps");
+    cr_assert_str_eq(config_nearest("wroker1", names, 4), "worker1");
     cr_assert_null(config_nearest("px", names, 4));
     cr_assert_null(config_nearest("trainer", names, 4));
     cr_assert_null(config_nearest("worker0", names, 0));
