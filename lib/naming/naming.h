@@ -51,7 +51,12 @@ ferry_status_t naming_check_name(const char *name);
 const char *naming_default_name(const struct naming *naming);
 /* How many members a fixed group has (env://'s WORLD_SIZE), or 0: elastic. */
 int64_t naming_group_size(const struct naming *naming);
-/* Whether a fixed group can have the name: env:// knows worker0..worker{N-1} only if no agent gave another name. */
+/* Whether the group can have a member of that name. FERRY_ERR_UNKNOWN_PEER, with the nearest name: the group is fixed and all its
+ * members are known and it is none of them, or it is workerN with N outside the group. An elastic
+ * group can have any. */
+ferry_status_t naming_check_member(const struct naming *naming, const char *name);
+/* Why the service cannot be reached right now, for the text of a timeout; "" where it can. Lives until the next dispatch. */
+const char *naming_trouble(const struct naming *naming);
 
 ferry_status_t naming_publish(struct naming *naming, const char *name, const void *address,
                               size_t bytes);
