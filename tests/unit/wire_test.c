@@ -406,9 +406,10 @@ Test(wire, the_plan_keeps_to_the_limits)
     expect_limit(&sample, &LIMITS, "FERRY_MAX_MESSAGE");
     sample.message.body_bytes = UINT64_MAX;
     expect_limit(&sample, &LIMITS, "FERRY_MAX_MESSAGE");
-    sample.message.body_bytes = 0;
+    sample.message.body_bytes = 1;
     sample.tensors[0].bytes = UINT64_MAX; /* the sum wraps */
     expect_limit(&sample, &LIMITS, "FERRY_MAX_MESSAGE");
+    sample.message.body_bytes = 0;
     sample.message.tensor_count = 1;
     sample.tensors[0] = tensor_of(1);
     sample.tensors[0].name_bytes = 128;
@@ -608,6 +609,7 @@ Test(wire, every_field_of_a_tensors_entry_is_checked)
     expect_refusal(second + WIRE_TENSOR_FLAGS, 1, 1, "");
     expect_refusal(second + WIRE_TENSOR_OPERATION, 8, 0, "operations of 0");
     expect_refusal(second + WIRE_TENSOR_OPERATION, 8, 4001, "operations of 4001");
+    expect_refusal(third + WIRE_TENSOR_NDIM, 1, 16, "entry"); /* more than the table has left */
     expect_refusal(third + WIRE_TENSOR_FLAGS, 1, 1, "does not fit");
     expect_refusal(third + WIRE_TENSOR_OPERATION, 8, 1, "no segment");
     expect_refusal(third + 40 + 8, 1, 1, "cut off"); /* the gap before the body */
@@ -664,6 +666,21 @@ Test(wire, every_field_of_a_reply_is_checked)
     expect_error(sample_decode(&sample, &LIMITS), FERRY_ERR_PROTOCOL, "flags 0x100");
     wire_put_u16(data + WIRE_AT_FLAGS, WIRE_BIT_PATHS | WIRE_BODY_SEGMENT);
     expect_error(sample_decode(&sample, &LIMITS), FERRY_ERR_PROTOCOL, "empty body");
+    random_free(&sample.encoded);
+}
+
+Test(wire, paths_must_leave_room_for_the_error)
+{
+    static const uint8_t paths[4] = {TRANSFER_HOST};
+    struct sample sample = {.message = {.kind = WIRE_REPLY,
+                                        .status = FERRY_ERR_BUSY,
+                                        .argument_paths = paths,
+                                        .argument_count = 3}};
+    sample_encode(&sample, &LIMITS);
+    cr_assert_eq(sample_decode(&sample, &LIMITS), FERRY_OK);
+    wire_put_u32(sample.encoded.data + 64, 4);
+    sample.encoded.data[64 + 4 + 3] = TRANSFER_HOST; /* the map's first byte was here */
+    expect_error(sample_decode(&sample, &LIMITS), FERRY_ERR_PROTOCOL, "cut off");
     random_free(&sample.encoded);
 }
 
