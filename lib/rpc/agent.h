@@ -152,6 +152,14 @@ struct call_slot {
     uint32_t next_free;
 };
 
+/* A thread that sleeps on the agent's descriptors, and one of its own by which it is woken: a shared one could be drained by another
+ * thread before this one has looked. */
+struct sleeper {
+    int fd;      /* eventfd; owned */
+    bool waiter; /* it waits for a change, not only for work */
+    struct sleeper *next;
+};
+
 struct ferry_agent {
     pthread_mutex_t lock;
     enum agent_state state;
@@ -194,13 +202,13 @@ struct ferry_agent {
     size_t free_request_count;
 
     /* Who drives: all under the lock but the atomics. */
-    pthread_cond_t changed;   /* a future completed, the driver left, a state changed */
-    int32_t waiting;          /* threads in `changed` */
-    int32_t sleeping;         /* threads asleep on sleep_fd */
-    int32_t sleeping_waiters; /* of these, with something they wait for */
-    const void *driver;       /* who is stepping: an address on its stack; NULL: nobody */
-    bool standby;             /* the own thread stands back behind a waiter */
-    uint32_t busy_arms;       /* times in a row that a transport would not be armed */
+    pthread_cond_t changed;         /* a future completed, the driver left, a state changed */
+    int32_t waiting;                /* threads in `changed` */
+    struct sleeper *sleeping;       /* threads asleep on sleep_fd and their own descriptor */
+    struct sleeper *spare_sleepers; /* owned; for the next ones */
+    const void *driver;             /* who is stepping: an address on its stack; NULL: nobody */
+    bool standby;                   /* the own thread stands back behind a waiter */
+    uint32_t busy_arms;             /* times in a row that a transport would not be armed */
     uint32_t progress_calls;
     bool prepared;         /* manual: prepare_wait() came since the last progress */
     atomic_int waiters;    /* threads in engine_wait_locked() */

@@ -1,11 +1,15 @@
 #include "rpc/engine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "rpc/link.h"
 
@@ -190,19 +194,62 @@ static unsigned engine_dispatch(struct ferry_agent *agent)
     return count;
 }
 
+static struct sleeper *sleeper_take(struct ferry_agent *agent)
+{
+    struct sleeper *sleeper = agent->spare_sleepers;
+    if (sleeper != NULL) {
+        agent->spare_sleepers = sleeper->next;
+        return sleeper;
+    }
+    sleeper = malloc(sizeof(*sleeper));
+    if (sleeper != NULL) {
+        sleeper->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        if (sleeper->fd < 0) {
+            free(sleeper);
+            sleeper = NULL;
+        }
+    }
+    return sleeper;
+}
+
+static void sleepers_free(struct ferry_agent *agent)
+{
+    while (agent->spare_sleepers != NULL) {
+        struct sleeper *sleeper = agent->spare_sleepers;
+        agent->spare_sleepers = sleeper->next;
+        close(sleeper->fd);
+        free(sleeper);
+    }
+}
+
+static void sleeper_wake(struct sleeper *sleeper)
+{
+    uint64_t one = 1;
+    if (write(sleeper->fd, &one, sizeof(one)) != sizeof(one)) {
+        assert(errno == EAGAIN); /* the counter is full: it is readable then */
+    }
+}
+
 void engine_changed(struct ferry_agent *agent)
 {
     if (agent->waiting > 0) {
         pthread_cond_broadcast(&agent->changed);
     }
-    if (agent->sleeping_waiters > 0) {
-        poller_wake(agent->poller);
+    for (struct sleeper *sleeper = agent->sleeping; sleeper != NULL; sleeper = sleeper->next) {
+        if (sleeper->waiter) {
+            sleeper_wake(sleeper);
+        }
     }
 }
 
 void engine_kick(struct ferry_agent *agent)
 {
-    if (agent->driver == NULL && (agent->sleeping > 0 || agent->standby || agent_manual(agent))) {
+    if (agent->driver != NULL) {
+        return;
+    }
+    if (agent->sleeping != NULL) {
+        sleeper_wake(agent->sleeping);
+    } else if (agent->standby || agent_manual(agent)) {
         poller_wake(agent->poller);
     }
 }
@@ -240,6 +287,35 @@ static int64_t engine_sleep_bound(struct ferry_agent *agent, int64_t deadline_ns
     return bound;
 }
 
+/* Sleeps without the lock and without the role of driver. false: it could not, for want of a descriptor. */
+static bool engine_doze(struct ferry_agent *agent, int64_t bound_ns, bool waiter)
+{
+    struct sleeper *sleeper = sleeper_take(agent);
+    if (sleeper == NULL) {
+        return false;
+    }
+    sleeper->waiter = waiter;
+    LL_PREPEND(agent->sleeping, sleeper);
+    agent->driver = NULL;
+    if (agent->waiting > 0) {
+        pthread_cond_broadcast(&agent->changed);
+    }
+    engine_unlock(agent);
+    struct pollfd descriptors[2] = {{.fd = agent->sleep_fd, .events = POLLIN},
+                                    {.fd = sleeper->fd, .events = POLLIN}};
+    struct timespec timeout = {.tv_sec = bound_ns / 1000000000, .tv_nsec = bound_ns % 1000000000};
+    ppoll(descriptors, 2, bound_ns == FERRY_FOREVER ? NULL : &timeout, NULL);
+    engine_lock(agent);
+    LL_DELETE(agent->sleeping, sleeper);
+    uint64_t count;
+    if (descriptors[1].revents != 0 && read(sleeper->fd, &count, sizeof(count)) < 0) {
+        assert(errno == EAGAIN);
+    }
+    sleeper->next = agent->spare_sleepers;
+    agent->spare_sleepers = sleeper;
+    return true;
+}
+
 struct drive {
     bool (*ready)(void *context);
     void *context;
@@ -264,19 +340,9 @@ static bool engine_sleep(struct ferry_agent *agent, const struct drive *drive)
         pause = pause < BUSY_SLEEP_MAX_NS ? pause : BUSY_SLEEP_MAX_NS;
         bound = bound < pause ? bound : pause;
     }
-    agent->driver = NULL;
-    agent->sleeping++;
-    agent->sleeping_waiters += drive->waiter ? 1 : 0;
-    if (agent->waiting > 0) {
-        pthread_cond_broadcast(&agent->changed);
+    if (!engine_doze(agent, bound, drive->waiter)) {
+        return true;
     }
-    engine_unlock(agent);
-    struct pollfd descriptor = {.fd = agent->sleep_fd, .events = POLLIN};
-    struct timespec timeout = {.tv_sec = bound / 1000000000, .tv_nsec = bound % 1000000000};
-    ppoll(&descriptor, 1, bound == FERRY_FOREVER ? NULL : &timeout, NULL);
-    engine_lock(agent);
-    agent->sleeping--;
-    agent->sleeping_waiters -= drive->waiter ? 1 : 0;
     if (agent->driver != NULL) {
         return false;
     }
@@ -402,7 +468,7 @@ static void *engine_main(void *argument)
     engine_lock(agent);
     while (!atomic_load(&agent->thread_quit)) {
         if (agent->driver != NULL || atomic_load(&agent->waiters) > 0) {
-            int64_t bound = agent->sleeping_waiters > 0 ? STANDBY_LONG_NS : STANDBY_NS;
+            int64_t bound = agent->sleeping != NULL ? STANDBY_LONG_NS : STANDBY_NS;
             agent->standby = true;
             engine_unlock(agent);
             poller_wait(agent->poller, bound);
@@ -410,6 +476,9 @@ static void *engine_main(void *argument)
             agent->standby = false;
             engine_dispatch(agent);
             engine_run_actions(agent, NULL);
+            if (atomic_load(&agent->stop_requested)) {
+                engine_changed(agent); /* the wake-up of ferry_agent_stop() came here */
+            }
         } else {
             agent->driver = &drive;
             engine_drive(agent, &drive);
@@ -462,6 +531,7 @@ void engine_stop(struct ferry_agent *agent)
         pthread_join(agent->thread, NULL);
         agent->thread_running = false;
     }
+    sleepers_free(agent);
     if (agent->sleep_fd >= 0) {
         close(agent->sleep_fd);
         agent->sleep_fd = -1;
