@@ -133,6 +133,35 @@ Test(transfer_staging, takes_turns_when_slots_are_few)
     bench_finish(&bench);
 }
 
+/* A small one that would still fit does not overtake a large one, which might wait for ever then. */
+Test(transfer_staging, serves_in_order)
+{
+    struct bench bench;
+    struct bench_tensor from[3], to[3];
+    struct bench_end ends[3][2];
+    static const size_t sizes[] = {CHUNK, CHUNK, CHUNK / 4};
+    bench_init(&bench, &(struct bench_setup){.chunk_bytes = CHUNK, .staging_bytes = 2 * CHUNK - 1});
+    bench.fake->hold = true;
+    for (int i = 0; i < 3; i++) {
+        bench_bytes_init(&from[i], &bench, BENCH_SIM(0), sizes[i]);
+        bench_bytes_init(&to[i], &bench, BENCH_CPU, sizes[i]);
+        bench_move(&bench, &from[i], 0, &to[i], 0, ends[i]);
+    }
+    while (bench.fake->ends[0].in_flight[FAKE_SEND] == 0) {
+        bench_step(&bench);
+    }
+    bench_steps(&bench, STEPS);
+    cr_assert_eq(bench.fake->ends[0].in_flight[FAKE_SEND], 1);
+    bench.fake->hold = false;
+    cr_assert(bench_run(&bench));
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(ends[i][0].status, FERRY_OK);
+        bench_tensor_finish(&from[i]);
+        bench_tensor_finish(&to[i]);
+    }
+    bench_finish(&bench);
+}
+
 /* One slot at each side, and each side's slot is held by the transfer whose partner waits for the
  * other's: without a way out this stands still for ever. */
 Test(transfer_staging, gets_out_of_a_deadlock)
