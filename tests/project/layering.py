@@ -38,7 +38,7 @@ BELOW_RPC = {
 }
 TRANSPORT_REGISTRY = "lib/rpc/transport_registry.c"
 DEVICE_REGISTRY = "lib/device/registry.c"
-TRANSPORT_OPS = re.compile(r"^const\s+ferry_transport\w*\s+(\w+)\s*=", re.M)
+TRANSPORT_OPS = re.compile(r"^const\s+(?:struct\s+)?ferry_transport\w*\s+(\w+)\s*=", re.M)
 DEVICE_OPS = re.compile(r"^const\s+ferry_device_backend_t\s+(\w+)\s*=", re.M)
 STDOUT = re.compile(r"\b(printf|vprintf|puts|putchar|stdout|STDOUT_FILENO)\b(?!\s*,\s*\d)")
 GETENV = re.compile(r"\b(secure_getenv|getenv|environ)\b")
