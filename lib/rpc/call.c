@@ -97,8 +97,8 @@ static void call_complete(struct ferry_future *future)
     if (--peer->calls + 1 == (size_t)agent->values->max_calls) {
         peer_notify(peer, FERRY_OK);
     }
-    future_completed(future);
     atomic_store_explicit(&future->done, true, memory_order_release);
+    future_completed(future);
     engine_changed(agent);
     future_unref(future);
 }
