@@ -222,7 +222,7 @@ ferry_status_t transfer_unpack(struct transfer_engine *engine, const void *data,
     if (plan.backend == NULL || plan.backend->host_readable) {
         struct tensor_layout layout;
         tensor_layout_init(&layout, spec->view);
-        layout_scatter(&layout, 0, plan.bytes, data);
+        transfer_unpack_piece(&layout, 0, plan.bytes, data);
         return FERRY_OK;
     }
     plan.path = TRANSFER_STAGED;

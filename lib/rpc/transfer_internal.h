@@ -118,9 +118,10 @@ struct transfer_engine {
 void transfer_paths_parse(struct transfer_engine *engine, const char *paths);
 
 /* transfer_pack.c: `bytes` of the packed form, from `offset` on, to or from a buffer. */
-void layout_gather(const struct tensor_layout *layout, uint64_t offset, size_t bytes, void *buffer);
-void layout_scatter(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
-                    const void *buffer);
+void transfer_pack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                         void *buffer);
+void transfer_unpack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                           const void *buffer);
 
 /* transfer_device.c */
 ferry_status_t transfer_device_find(struct transfer_engine *engine, DLDevice device,

@@ -154,8 +154,8 @@ static void piece_received(struct transfer *transfer, struct transfer_piece *pie
         return;
     }
     if (transfer->path == TRANSFER_PACKED) {
-        layout_scatter(&transfer->layout, piece->index * transfer->operation_bytes, piece->bytes,
-                       piece->block.data);
+        transfer_unpack_piece(&transfer->layout, piece->index * transfer->operation_bytes,
+                              piece->bytes, piece->block.data);
     }
     piece_finish(transfer, piece);
 }
@@ -181,8 +181,8 @@ static void piece_start(struct transfer *transfer, struct transfer_piece *piece)
         return;
     }
     if (transfer->kind == TRANSFER_SEND && transfer->path == TRANSFER_PACKED) {
-        layout_gather(&transfer->layout, piece->index * transfer->operation_bytes, piece->bytes,
-                      piece->block.data);
+        transfer_pack_piece(&transfer->layout, piece->index * transfer->operation_bytes,
+                            piece->bytes, piece->block.data);
     }
     piece_go(transfer, piece);
 }

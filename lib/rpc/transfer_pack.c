@@ -115,13 +115,14 @@ static void walk_copy(const struct tensor_layout *layout, uint64_t offset, size_
     }
 }
 
-void layout_gather(const struct tensor_layout *layout, uint64_t offset, size_t bytes, void *buffer)
+void transfer_pack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                         void *buffer)
 {
     walk_copy(layout, offset, bytes, buffer, false);
 }
 
-void layout_scatter(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
-                    const void *buffer)
+void transfer_unpack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                           const void *buffer)
 {
     /* Only read in this direction. */
     walk_copy(layout, offset, bytes, (char *)(uintptr_t)buffer, true);
