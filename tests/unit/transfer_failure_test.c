@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include <ferry/error.h>
+#include <ferry/sim.h>
 
 #include "core/error.h"
+#include "rpc/transfer_internal.h"
 #include "support/transfer_bench.h"
 
 #define CHUNK 64
@@ -270,6 +272,63 @@ Test(transfer_failure, a_disconnect_alone_stops_what_is_posted)
     cr_assert_eq(pair.ends[0].status, FERRY_ERR_CANCELLED);
     cr_assert_eq(pair.ends[1].status, FERRY_ERR_CANCELLED);
     pair_finish(&pair);
+}
+
+Test(transfer_failure, a_failed_users_stream_fails_what_waits_for_it)
+{
+    for (int end = 0; end < 2; end++) {
+        struct pair pair;
+        struct bench_stream stream;
+        pair_init(&pair, end == 0 ? STAGED : HOST, end == 0 ? HOST : STAGED);
+        bench_stream_init(&stream, &pair.bench, BENCH_SIM(0));
+        cr_assert_eq(ferry_sim_fail(BENCH_SIM(0), stream.stream, "kernel 7 went astray"), FERRY_OK);
+        bench_move(&pair.bench, &pair.from, end == 0 ? stream.stream : 0, &pair.to,
+                   end == 1 ? stream.stream : 0, pair.ends);
+        bench_stream_release(&stream);
+        cr_assert(bench_run_end(&pair.bench, end));
+        cr_assert_eq(pair.ends[end].status, FERRY_ERR_DEVICE);
+        cr_assert(strstr(pair.ends[end].text, "astray") != NULL, "%s", pair.ends[end].text);
+        end_lose(&pair, 0);
+        end_lose(&pair, 1);
+        cr_assert(bench_run(&pair.bench));
+        cr_assert_eq(pair.ends[1 - end].status, end == 0 ? FERRY_ERR_PEER_LOST : FERRY_OK);
+        bench_stream_finish(&stream, &pair.bench);
+        pair_finish(&pair);
+    }
+}
+
+/* The engine's own stream fails amid the copies of a transfer. */
+Test(transfer_failure, a_failed_copy_ends_the_transfer)
+{
+    for (int end = 0; end < 2; end++) {
+        for (int strided = 0; strided < 2; strided++) {
+            struct pair pair;
+            enum shape shape = strided ? STAGED_STRIDED : STAGED;
+            pair_init(&pair, end == 0 ? shape : HOST, end == 0 ? HOST : shape);
+            struct transfer_engine *engine = pair.bench.engines[end];
+            struct bench_end warm_up[2];
+            struct bench_tensor one;
+            /* An engine makes its stream at the first use. */
+            bench_bytes_init(&one, &pair.bench, BENCH_SIM(0), 1);
+            bench_start(&pair.bench, end, &one, 0, 1000, 1, &warm_up[0]);
+            bench_start(&pair.bench, 1 - end, &one, 0, 1000, 1, &warm_up[1]);
+            cr_assert(bench_run(&pair.bench));
+            pair.bench.fake->budget = 2;
+            pair_start(&pair);
+            cr_assert_eq(
+                ferry_sim_fail(BENCH_SIM(0), engine->devices->streams[end], "copy engine 0 broke"),
+                FERRY_OK);
+            pair.bench.fake->budget = -1;
+            cr_assert(bench_run_end(&pair.bench, end));
+            cr_assert_eq(pair.ends[end].status, FERRY_ERR_DEVICE, "%s", pair.ends[end].text);
+            cr_assert(strstr(pair.ends[end].text, "broke") != NULL, "%s", pair.ends[end].text);
+            end_lose(&pair, 0);
+            end_lose(&pair, 1);
+            cr_assert(bench_run(&pair.bench));
+            bench_tensor_finish(&one);
+            pair_finish(&pair);
+        }
+    }
 }
 
 static ferry_status_t try_start(struct bench *bench, int end, DLDevice claimed,
