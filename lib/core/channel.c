@@ -17,6 +17,7 @@
 
 #define HEADER_BYTES 4
 #define READ_BYTES_FIRST 4096
+#define KEPT_BYTES_MAX 16384 /* an idle channel keeps no larger buffer */
 #define PEER_BYTES 300
 #define CANDIDATES_MAX 8
 
@@ -318,6 +319,11 @@ static void out_flush(struct channel *channel)
     if (channel->write_failed || channel->out_begin == channel->out_end) {
         channel->out_begin = 0;
         channel->out_end = 0;
+        if (channel->out_capacity > KEPT_BYTES_MAX) {
+            free(channel->out);
+            channel->out = NULL;
+            channel->out_capacity = 0;
+        }
     }
     events_update(channel);
 }
@@ -436,6 +442,11 @@ static void frames_deliver(struct channel *channel)
     if (!channel->closed && at > 0) {
         channel->in_bytes -= at;
         memmove(channel->in, channel->in + at, channel->in_bytes);
+        if (channel->in_bytes == 0 && channel->in_capacity > KEPT_BYTES_MAX) {
+            free(channel->in);
+            channel->in = NULL;
+            channel->in_capacity = 0;
+        }
     }
 }
 

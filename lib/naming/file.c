@@ -151,6 +151,8 @@ static void review(struct file *file)
 {
     struct naming_query *query;
     struct naming_query *next;
+    struct error_record before;
+    error_record_take(&before); /* whoever drives the poller did not fail */
     DL_FOREACH_SAFE(file->common.pending, query, next)
     {
         query_look_up(file, query);
@@ -159,6 +161,7 @@ static void review(struct file *file)
         members_look_up(file);
     }
     scan_set(file);
+    error_raise_record(&before);
 }
 
 static void scan_fire(void *context)

@@ -1,4 +1,4 @@
-/* tcp://host:port, the client's side: keeps a connection to the store, and asks again what a lost one left open. */
+/* The client of the store: keeps a connection to the store, and asks again what a lost one left open. */
 #include "naming/tcp.h"
 
 #include <stdio.h>
@@ -86,7 +86,10 @@ static void tcp_dial(struct tcp *tcp);
 
 static void redial_fire(void *context)
 {
+    struct error_record before;
+    error_record_take(&before); /* whoever drives the poller did not fail */
     tcp_dial(context);
+    error_raise_record(&before);
 }
 
 static void answer_fire(void *context)
@@ -192,7 +195,6 @@ static bool on_hello(struct tcp *tcp)
         return false;
     }
     tcp->ready = true;
-    tcp->was_ready = true;
     tcp->backoff_ns = BACKOFF_FIRST_NS;
     tcp->common.trouble[0] = '\0';
     poller_timer_clear(tcp->common.poller, &tcp->answer);
@@ -379,7 +381,9 @@ static void on_frame(void *context, const void *data, size_t bytes)
 {
     struct tcp *tcp = context;
     struct fields fields;
+    struct error_record before;
     bool understood = false;
+    error_record_take(&before);
     if (fields_open(&fields, data, bytes)) {
         understood = answer_dispatch(tcp, &fields);
         fields_close(&fields);
@@ -387,6 +391,7 @@ static void on_frame(void *context, const void *data, size_t bytes)
     if (!understood) {
         tcp_lost(tcp, "it does not answer as a Ferry naming store");
     }
+    error_raise_record(&before);
 }
 
 static void tcp_dial(struct tcp *tcp)
@@ -519,76 +524,3 @@ void tcp_forget(struct naming *naming, struct naming_query *query)
     fields_write_number(&writer, "id", query->id);
     tcp_send(tcp, &writer);
 }
-
-/* ---- the URL ---- */
-
-static ferry_status_t url_refuse(const char *rest, const char *reason)
-{
-    return error_raise(FERRY_ERR_CONFIG,
-                       "tcp://%s: %s; write tcp://host:port, e.g. tcp://10.0.0.1:7000 or "
-                       "tcp://[fd00::1]:7000",
-                       rest, reason);
-}
-
-static ferry_status_t port_parse(const char *rest, const char *text, uint16_t *port_out)
-{
-    char *end = NULL;
-    size_t length = strcspn(text, "/");
-    if (length == 0 || length > 5 || strspn(text, "0123456789") != length ||
-        (text[length] == '/' && text[length + 1] != '\0')) {
-        return url_refuse(rest, "the port is missing or is no number");
-    }
-    long port = strtol(text, &end, 10);
-    if (port > 65535) {
-        return url_refuse(rest, "the port is over 65535");
-    }
-    *port_out = (uint16_t)port;
-    return FERRY_OK;
-}
-
-static ferry_status_t tcp_open(struct naming *naming, const struct naming_options *options,
-                               const char *rest)
-{
-    char host[TCP_HOST_BYTES];
-    bool is_bracketed = *rest == '[';
-    const char *host_end = is_bracketed ? strchr(rest, ']') : strchr(rest, ':');
-    const char *host_start = is_bracketed ? rest + 1 : rest;
-    struct tcp_target target = {.host = host, .serve = options->serve};
-    if (host_end == NULL) {
-        return url_refuse(rest, is_bracketed ? "a ']' is missing" : "the port is missing");
-    }
-    size_t length = (size_t)(host_end - host_start);
-    if (length == 0 || length >= sizeof host) {
-        return url_refuse(rest, "the host is missing or too long");
-    }
-    memcpy(host, host_start, length);
-    host[length] = '\0';
-    const char *colon = is_bracketed ? host_end + 1 : host_end;
-    if (*colon != ':') {
-        return url_refuse(rest, "the port is missing");
-    }
-    if (!is_bracketed && strchr(colon + 1, ':') != NULL) {
-        return url_refuse(rest, "an IPv6 address needs brackets");
-    }
-    ferry_status_t status = port_parse(rest, colon + 1, &target.port);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (target.port == 0 && !options->serve) {
-        return url_refuse(rest, "port 0 means any, which only the agent that serves can choose");
-    }
-    target.interface = options->config != NULL ? options->config->interface : "";
-    return tcp_open_at(naming, &target);
-}
-
-const struct naming_backend NAMING_TCP = {
-    .scheme = "tcp",
-    .form = "tcp://host:port",
-    .bytes = sizeof(struct tcp),
-    .open = tcp_open,
-    .close = tcp_close,
-    .publish = tcp_publish,
-    .withdraw = tcp_withdraw,
-    .resolve = tcp_resolve,
-    .forget = tcp_forget,
-};

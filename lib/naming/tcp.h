@@ -18,7 +18,6 @@ struct tcp {
 
     struct channel *channel; /* owned; NULL between dials */
     bool ready;              /* the store has answered our hello */
-    bool was_ready;          /* at least once; a lost connection is then news */
     bool refused;            /* the store speaks another protocol: nothing more to hope for */
     struct poller_timer redial;
     struct poller_timer answer; /* ends a dial that nobody answers */

@@ -159,6 +159,7 @@ static void is_well(void)
 Test(naming_store, random_bytes)
 {
     srand(5);
+    error_raise(FERRY_ERR_BUSY, "untouched");
     for (int round = 0; round < 400; round++) {
         uint8_t noise[200];
         int fd = dial();
@@ -175,6 +176,8 @@ Test(naming_store, random_bytes)
         }
         close(fd);
     }
+    cr_assert_str_eq(ferry_last_error()->text, "untouched",
+                     "the driver of the poller did not fail");
     is_well();
 }
 
