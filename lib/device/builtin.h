@@ -5,5 +5,6 @@
 #include <ferry/device_backend.h>
 
 extern const ferry_device_backend_t device_cpu;
+extern const ferry_device_backend_t device_sim;
 
 #endif

@@ -8,6 +8,8 @@
 #include "core/error.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
+/* More is asked for by mistake only; allocators that check themselves would end the program. */
+#define ADDRESS_SPACE_BYTES ((size_t)1 << 47)
 /* Below this a huge page would mostly be waste. */
 #define HUGE_FROM_BYTES (2 * HUGE_PAGE_BYTES)
 
@@ -20,7 +22,7 @@ ferry_status_t host_memory_allocate(const char *device, size_t bytes, size_t ali
     }
     bool huge = bytes >= HUGE_FROM_BYTES;
     void *memory = NULL;
-    if (bytes > PTRDIFF_MAX ||
+    if (bytes >= ADDRESS_SPACE_BYTES ||
         posix_memalign(&memory, huge ? HUGE_PAGE_BYTES : alignment, bytes) != 0) {
         return error_raise(FERRY_ERR_NO_MEMORY, "no memory for %zu bytes on %s", bytes, device);
     }

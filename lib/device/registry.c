@@ -143,6 +143,8 @@ const ferry_device_backend_t *device_backend(DLDeviceType type)
     switch ((int)type) {
     case kDLCPU:
         return &device_cpu;
+    case FERRY_DEVICE_SIM:
+        return &device_sim;
     case kDLCUDA:
         pthread_once(&cuda_once, cuda_load);
         return cuda.backend;
