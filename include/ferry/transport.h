@@ -94,7 +94,7 @@ typedef struct {
     (1u << 5) /* disconnect() completes posted receives with no later write to their memory */
 #define FERRY_TRANSPORT_REGISTERS (1u << 6) /* register_memory() is worth calling */
 #define FERRY_TRANSPORT_LOCAL (1u << 7)     /* reaches agents of this process only */
-#define FERRY_TRANSPORT_SIM (1u << 8) /* segments may be simulated device memory: tests */
+#define FERRY_TRANSPORT_SIM (1u << 8)       /* segments may be simulated device memory: tests */
 
 typedef struct ferry_transport_ops {
     size_t struct_bytes;
@@ -167,6 +167,11 @@ typedef struct ferry_transport_ops {
     /* One line on how the link's bytes travel, e.g. "posix/memory, cma/memory" or "tcp/lo"; NUL-terminated, cut to capacity. */
     void (*describe)(const ferry_link_t *link, char *text, size_t capacity);
 } ferry_transport_ops_t;
+
+/* Adds a transport to this process, for FERRY_TRANSPORT=name; before the first agent that uses it. The table is copied, the name must live on.
+ * FERRY_ERR_INVALID_ARGUMENT: a slot is missing or the abi another. FERRY_ERR_NAME_TAKEN,
+ * FERRY_ERR_LIMIT. */
+FERRY_API ferry_status_t ferry_transport_register(const ferry_transport_ops_t *ops);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,10 @@
+/* The transports there are. The one place in the library that names them. */
+#ifndef FERRY_RPC_TRANSPORT_REGISTRY_H
+#define FERRY_RPC_TRANSPORT_REGISTRY_H
+
+#include <ferry/transport.h>
+
+/* The ops of a transport, every slot filled: what it leaves empty says FERRY_ERR_UNSUPPORTED. NULL (nothing raised): no such transport. */
+const ferry_transport_ops_t *transport_find(const char *name);
+
+#endif

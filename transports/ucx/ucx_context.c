@@ -1,0 +1,190 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "core/interface.h"
+#include "core/log.h"
+#include "transports/ucx/ucx_internal.h"
+
+/* The API that is asked for: what both builds know. A newer one makes an older library complain. */
+#define API_MAJOR 1
+#define API_MINOR 13
+
+#define DEVICES_BYTES 256
+
+/* The RDMA devices that share the network interface: "rxe0:1,". */
+static void devices_of_interface(const char *interface, char *text, size_t capacity)
+{
+    const char *base = "/sys/class/infiniband";
+    DIR *directory = opendir(base);
+    struct dirent *entry;
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        char path[512], name[64] = "";
+        if (entry->d_name[0] == '.') {
+            continue;
+        }
+        snprintf(path, sizeof(path), "%s/%.100s/ports/1/gid_attrs/ndevs/0", base, entry->d_name);
+        FILE *file = fopen(path, "re");
+        if (file == NULL) {
+            continue;
+        }
+        if (fscanf(file, "%63s", name) == 1 && strcmp(name, interface) == 0) {
+            size_t used = strlen(text);
+            snprintf(text + used, capacity - used, ",%s:1", entry->d_name);
+        }
+        fclose(file);
+    }
+    if (directory != NULL) {
+        closedir(directory);
+    }
+}
+
+static void configure(ucp_config_t *config, const char *name, const char *value)
+{
+    char variable[64];
+    snprintf(variable, sizeof(variable), "UCX_%s", name);
+    if (config_environment(variable) != NULL) {
+        return; /* the user's own setting wins */
+    }
+    ucs_status_t status = ucp_config_modify(config, name, value);
+    if (status != UCS_OK) {
+        log_write(FERRY_LOG_DEBUG, "UCX does not take %s=%s: %s", name, value,
+                  ucs_status_string(status));
+    }
+}
+
+/* Shared memory survives peer error mode only with this; the network is the interface that Ferry itself listens on. */
+static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
+{
+    char name[64], devices[DEVICES_BYTES];
+    ferry_status_t status = interface_name(interface == NULL ? "" : interface, name, sizeof(name));
+    if (status != FERRY_OK) {
+        return status;
+    }
+    snprintf(devices, sizeof(devices), "%s", name);
+    devices_of_interface(name, devices, sizeof(devices));
+    if (config_environment("UCX_POSIX_ERROR_HANDLING") == NULL &&
+        config_environment("UCX_SYSV_ERROR_HANDLING") == NULL) {
+        configure(config, "MM_ERROR_HANDLING", "y");
+    }
+    configure(config, "NET_DEVICES", devices);
+    return FERRY_OK;
+}
+
+static ferry_status_t context_create(struct ucx *ucx, const char *interface)
+{
+    ucp_config_t *config;
+    ucs_status_t result = ucp_config_read(NULL, NULL, &config);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "reading UCX's configuration (UCX_* variables)");
+    }
+    ferry_status_t status = configure_all(config, interface);
+    if (status == FERRY_OK) {
+        ucp_params_t params = {
+            .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
+            .features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+            .mt_workers_shared = 0,
+        };
+        result = ucp_init_version(API_MAJOR, API_MINOR, &params, config, &ucx->context);
+        status = result == UCS_OK ? FERRY_OK : ucx_raise(result, "opening UCX");
+    }
+    ucp_config_release(config);
+    return status;
+}
+
+static ferry_status_t worker_create(struct ucx *ucx)
+{
+    ucp_worker_params_t params = {
+        .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
+    };
+    ucs_status_t result = ucp_worker_create(ucx->context, &params, &ucx->worker);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "creating a UCX worker");
+    }
+    result = ucp_worker_get_address(ucx->worker, &ucx->address, &ucx->address_bytes);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "asking a UCX worker for its address");
+    }
+    if (ucx->address_bytes > FERRY_TRANSPORT_ADDRESS_BYTES_MAX) {
+        return error_raise(FERRY_ERR_LIMIT,
+                           "UCX's address has %zu bytes, %d are allowed; UCX_NET_DEVICES or "
+                           "UCX_TLS can make it smaller",
+                           ucx->address_bytes, FERRY_TRANSPORT_ADDRESS_BYTES_MAX);
+    }
+    result = ucp_worker_get_efd(ucx->worker, &ucx->wait_fd);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "asking a UCX worker for its descriptor");
+    }
+    return FERRY_OK;
+}
+
+/* Children that the program execs must not keep UCX's descriptors: a killed peer would be noticed late. Before and after tell which are
+ * UCX's; one that another thread opens meanwhile is at worst closed on exec, too. */
+static void mark_descriptors(const bool *before, int count)
+{
+    for (int fd = 0; fd < count; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        if (flags >= 0 && !before[fd] && (flags & FD_CLOEXEC) == 0) {
+            fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+        }
+    }
+}
+
+#define DESCRIPTORS 4096
+
+static ferry_status_t query(struct ucx *ucx)
+{
+    ucp_context_attr_t attributes = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    ucs_status_t result = ucp_context_query(ucx->context, &attributes);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "asking UCX what memory it knows");
+    }
+    ucx->capabilities = FERRY_TRANSPORT_HOST | FERRY_TRANSPORT_ZERO_COPY | FERRY_TRANSPORT_DETECTS |
+                        FERRY_TRANSPORT_SAFE_ABORT | FERRY_TRANSPORT_REGISTERS;
+    if ((attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) {
+        ucx->capabilities |= FERRY_TRANSPORT_CUDA;
+    }
+    unsigned major, minor, release;
+    ucp_get_version(&major, &minor, &release);
+    snprintf(ucx->identity, sizeof(ucx->identity), "ucx %u.%u tag", major, minor);
+    return FERRY_OK;
+}
+
+ferry_status_t ucx_context_open(struct ucx *ucx, const ferry_transport_options_t *options)
+{
+    bool *before = calloc(DESCRIPTORS, sizeof(*before));
+    if (before == NULL) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for the UCX transport");
+    }
+    for (int fd = 0; fd < DESCRIPTORS; fd++) {
+        before[fd] = fcntl(fd, F_GETFD) >= 0;
+    }
+    ferry_status_t status = context_create(ucx, options->interface);
+    if (status == FERRY_OK) {
+        status = query(ucx);
+    }
+    if (status == FERRY_OK) {
+        status = worker_create(ucx);
+    }
+    mark_descriptors(before, DESCRIPTORS);
+    free(before);
+    return status;
+}
+
+void ucx_context_close(struct ucx *ucx)
+{
+    if (ucx->address != NULL) {
+        ucp_worker_release_address(ucx->worker, ucx->address);
+    }
+    if (ucx->worker != NULL) {
+        ucp_worker_destroy(ucx->worker);
+    }
+    if (ucx->context != NULL) {
+        ucp_cleanup(ucx->context);
+    }
+}

@@ -1,0 +1,78 @@
+#include "core/error.h"
+#include "core/log.h"
+#include "transports/ucx/ucx_internal.h"
+
+static ucs_status_t message_arrived(void *argument, const void *header, size_t header_bytes,
+                                    void *data, size_t bytes, const ucp_am_recv_param_t *param)
+{
+    struct ucx *ucx = argument;
+    uint32_t session;
+    struct ucx_link *link;
+    ucx->happened++;
+    if (header_bytes != sizeof(uint64_t) || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
+        bytes > ucx->message_bytes) {
+        log_write(FERRY_LOG_WARN, "a control message of %zu bytes was dropped", bytes);
+        return UCS_OK;
+    }
+    memcpy(&session, header, sizeof(session));
+    HASH_FIND(hh, ucx->links, &session, sizeof(session), link);
+    if (link == NULL) {
+        return UCS_OK; /* of a session that is over */
+    }
+    if (((uintptr_t)data & 7) != 0) {
+        memcpy(ucx->aligned, data, bytes);
+        data = ucx->aligned;
+    }
+    ucx->events.message(ucx->events.context, &link->base, data, bytes);
+    return UCS_OK;
+}
+
+ferry_status_t ucx_message_listen(struct ucx *ucx)
+{
+    ucp_am_handler_param_t params = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = UCX_MESSAGE_ID,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
+        .cb = message_arrived,
+        .arg = ucx,
+    };
+    ucs_status_t status = ucp_worker_set_am_recv_handler(ucx->worker, &params);
+    return status == UCS_OK ? FERRY_OK : ucx_raise(status, "listening for active messages");
+}
+
+static void message_sent(void *request, ucs_status_t status, void *argument)
+{
+    ucp_request_free(request);
+    ucx_completed(argument, status, 0);
+}
+
+ferry_status_t ucx_send_message(ferry_link_t *base, const void *data, size_t bytes,
+                                ferry_operation_t *operation)
+{
+    struct ucx_link *link = (struct ucx_link *)(void *)base;
+    if (bytes > link->ucx->message_bytes) {
+        return error_raise(FERRY_ERR_LIMIT, "a control message of %zu bytes; %zu are allowed",
+                           bytes, link->ucx->message_bytes);
+    }
+    /* The header is read until completion, so it lies in the operation. */
+    uint64_t *header = &ucx_operation(operation)->header;
+    *header = link->remote_session;
+    ucp_request_param_t params = {
+        .op_attr_mask =
+            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = UCP_AM_SEND_FLAG_EAGER,
+        .cb.send = message_sent,
+        .user_data = operation,
+    };
+    ucs_status_ptr_t request = ucp_am_send_nbx(link->endpoint, UCX_MESSAGE_ID, header,
+                                               sizeof(*header), data, bytes, &params);
+    if (request == NULL) {
+        return FERRY_OK;
+    }
+    if (UCS_PTR_IS_ERR(request)) {
+        return ucx_raise(UCS_PTR_STATUS(request), "sending a control message");
+    }
+    ucx_posted(link, operation, request, UCX_SEND, 0);
+    return FERRY_PENDING;
+}
