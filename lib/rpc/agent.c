@@ -388,7 +388,8 @@ static bool agent_has_let_go(void *context)
         ferry_transport_t *instance = agent->transports[i].instance;
         pending += instance->ops->pending(instance);
     }
-    bool quiet = pending == 0 && agent->links == NULL && agent->counters.calls_pending == 0;
+    bool quiet = pending == 0 && agent->links == NULL && agent->counters.calls_pending == 0 &&
+                 transfer_engine_active(agent->transfers) == 0;
     return agent->actions_open == 0 && (quiet || agent_now_ns(agent) >= wait->deadline_ns);
 }
 

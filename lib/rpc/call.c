@@ -231,6 +231,9 @@ static void call_outgoing_done(struct outgoing *outgoing)
     if (outgoing->status != FERRY_OK) {
         call_fail(future, outgoing->status, FERRY_MAY_HAVE_RUN, "%s: %s: %s", future->peer->name,
                   future->method, outgoing->error.text);
+        /* The callee waits for segments that will not come. */
+        link_fail(future->link, FERRY_ERR_PEER_LOST, "an argument could not be sent: %s",
+                  outgoing->error.text);
     }
     call_try_complete(future);
     future_unref(future);

@@ -77,6 +77,10 @@ static void link_down(struct link *link)
         log_write(agent->state >= AGENT_DRAINING ? FERRY_LOG_DEBUG : FERRY_LOG_INFO,
                   "%s: link to %s is down: %s", agent->name, link->remote_name, link->down.text);
     }
+    if (link->wire != NULL) {
+        error_raise_record(&link->down); /* what the transfers under way will say */
+        transfer_link_lost(agent->transfers, link->wire, link->down.status);
+    }
     call_link_down(link);
     serve_link_down(link);
     if (link->twin != NULL && link->twin->state != LINK_DOWN) {

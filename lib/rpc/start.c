@@ -218,6 +218,22 @@ ferry_status_t ferry_agent_start(ferry_agent_t *agent)
     return error_raise_record(&error);
 }
 
+/* Copies on a device outlive the links; the device ends them. One that never ends is left behind rather than waited for. */
+static void agent_finish_transfers(const struct ferry_agent *agent,
+                                   struct transfer_engine *transfers)
+{
+    int64_t deadline = clock_deadline_ns(clock_monotonic_ns(), agent->values->release_timeout_ns);
+    while (transfer_engine_active(transfers) > 0 && clock_monotonic_ns() < deadline) {
+        transfer_engine_progress(transfers);
+    }
+    if (transfer_engine_active(transfers) == 0) {
+        transfer_engine_destroy(transfers);
+    } else {
+        log_write(FERRY_LOG_ERROR, "%s: %zu transfers did not end; their memory is left behind",
+                  agent->name, transfer_engine_active(transfers));
+    }
+}
+
 void agent_close(struct ferry_agent *agent)
 {
     engine_stop(agent);
@@ -246,6 +262,6 @@ void agent_close(struct ferry_agent *agent)
         thread_pool_destroy(pool);
     }
     if (transfers != NULL) {
-        transfer_engine_destroy(transfers);
+        agent_finish_transfers(agent, transfers);
     }
 }
