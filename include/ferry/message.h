@@ -97,10 +97,10 @@ FERRY_API ferry_status_t ferry_writer_finish(ferry_writer_t *writer, ferry_messa
  * the two types; from then on every read gives 0, false, "" or NULL, or the fallback of an ..._or.
  * Nothing is allocated. The message, its body and its tensors must outlive the reader; a child must
  * not outlive its parent, which must stay where it is. One thread at a time. */
-typedef struct ferry_reader {
+typedef struct ferry_reader_state {
     /* Ferry's own: not to be touched. */
     const ferry_message_t *message;
-    struct ferry_reader *parent; /* NULL: the root, which keeps the error */
+    struct ferry_reader_state *parent; /* NULL: the root, which keeps the error */
     const char *name;            /* of this map or array in the parent; NULL: its index says it */
     size_t index;
     const unsigned char *first, *at, *end;
