@@ -101,7 +101,7 @@ typedef struct ferry_reader_state {
     /* Ferry's own: not to be touched. */
     const ferry_message_t *message;
     struct ferry_reader_state *parent; /* NULL: the root, which keeps the error */
-    const char *name;            /* of this map or array in the parent; NULL: its index says it */
+    const char *name; /* of this map or array in the parent; NULL: its index says it */
     size_t index;
     const unsigned char *first, *at, *end;
     uint64_t count, next;
