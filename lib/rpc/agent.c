@@ -220,7 +220,7 @@ ferry_status_t ferry_agent_set_device_map(ferry_agent_t *agent, const char *text
         return error_raise(FERRY_ERR_INVALID_ARGUMENT, "the agent is NULL");
     }
     ferry_device_map_t *map;
-    struct shared_map *shared;
+    struct shared_map *shared = NULL; /* gcc does not see that an error never comes as FERRY_OK */
     ferry_status_t status = ferry_device_map_parse(text, &map);
     if (status == FERRY_OK) {
         status = device_map_check_mine(map, ferry_device_count);
