@@ -24,6 +24,7 @@ target_compile_definitions(ferry_options INTERFACE _GNU_SOURCE)
 target_compile_options(ferry_options INTERFACE
   "$<${for_c}:-Wall;-Wextra;-Wshadow;-Wconversion>"
   "$<$<AND:$<BOOL:${FERRY_WERROR}>,${for_c}>:-Werror>"
+  "$<$<COMPILE_LANG_AND_ID:C,GNU>:-Wno-format-truncation>" # a text that does not fit is cut on purpose
   "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion>")
 target_link_options(ferry_options INTERFACE "$<$<LINK_LANGUAGE:C,CXX>:-Wl,--enable-new-dtags>"
   "$<$<LINK_LANGUAGE:CUDA>:SHELL:-Xlinker --enable-new-dtags>")

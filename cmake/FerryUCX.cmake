@@ -79,6 +79,11 @@ endif()
 target_compile_definitions(ferry_ucx INTERFACE
   FERRY_UCX_BUILD_VERSION="${FERRY_UCX_VERSION}" FERRY_UCX_BUILD_ORIGIN="${FERRY_UCX_ORIGIN}")
 
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders inside this tree, which the fetched UCX is.
+if(NOT FERRY_UCX_ORIGIN STREQUAL "system")
+  set(CMAKE_INSTALL_RPATH ${FERRY_UCX_LIBDIR})
+endif()
+
 # What this build can do shows in the modules beside it; shared memory and tcp are in the library itself.
 set(FERRY_UCX_KNOWS tcp sysv posix)
 foreach(module cma xpmem knem cuda rocm ib rdmacm gdrcopy)
