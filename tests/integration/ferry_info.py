@@ -136,9 +136,15 @@ def test_settings(folder):
     expect_check(checklist(FERRY_INTERFACE="nosuch0"), "interface", "problem", "nosuch0", "lo (127.0.0.1)")
 
 
+def expect_library(found, folder):
+    library = re.search(r" in (\S+) knows", found[0]["ucx"][1])
+    expect(library and os.path.samefile(os.path.dirname(library.group(1)), folder), f"not the UCX of {folder}", found[0]["ucx"])
+
+
 def test_ucx(folder):
     found = checklist()
-    expect_check(found, "ucx", "ok", os.environ["TEST_UCX_VERSION"], os.environ["TEST_UCX_LIB"] + "/libucp.so", " tcp")
+    expect_check(found, "ucx", "ok", os.environ["TEST_UCX_VERSION"], " tcp")
+    expect_library(found, os.environ["TEST_UCX_LIB"])
     expect_check(found, "transports", "ok", "tcp (", "lo", "posix")
     for module in pathlib.Path(os.environ["TEST_UCX_LIB"]).glob("ucx/libuct_*.so.0"):
         name = {"ib": "verbs"}.get(module.name[7:-5], module.name[7:-5])
@@ -149,17 +155,18 @@ def test_ucx(folder):
     expect_check(checklist(UCX_TLS="shm,self"), "transports", "note", "no way to other machines", "add tcp")
     if OTHER_UCX:
         found = checklist(LD_LIBRARY_PATH=OTHER_UCX)
-        expect_check(found, "ucx", "note", OTHER_UCX.split("/")[-1], f"built with {os.environ['TEST_UCX_VERSION']}", "are refused")
+        expect_check(found, "ucx", "note", f"built with {os.environ['TEST_UCX_VERSION']}", "are refused")
+        expect_library(found, OTHER_UCX)
         expect_check(found, "transports", "ok", "tcp (")
 
 
-def fake_machine(folder, files):
+def fake_machine(folder, files, **environment):
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (folder / "dev/shm").mkdir(parents=True, exist_ok=True)
-    return checklist("--sysroot", str(folder))
+    return checklist("--sysroot", str(folder), **environment)
 
 
 CARD = {"sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n", "sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
@@ -188,8 +195,10 @@ def test_machine(folder):
         expect_check(fake_machine(folder / "down", down), "verbs", "note", "mlx5_0:1 DOWN", "no port is active")
         closed = {name: text for name, text in CARD.items() if not name.startswith("dev/")}
         expect_check(fake_machine(folder / "closed", closed), "verbs", "note", "cannot open", "--device=/dev/infiniband")
-    found = fake_machine(folder / "peermem", {**CARD, "proc/modules": "ext4 1 2 - Live 0x0\nnvidia_peermem 16384 0 - Live 0x0\n"})
-    expect_check(found, "gpudirect rdma", "ok", "nvidia-peermem")
+    modules = {**CARD, "proc/modules": "ext4 1 2 - Live 0x0\nnvidia_peermem 16384 0 - Live 0x0\n"}
+    found = fake_machine(folder / "peermem", modules, CUDA_VISIBLE_DEVICES="")
+    expect_check(found, "gpudirect rdma", "ok", "nvidia-peermem", "no use for it here")
+    expect_check(found, "cuda", "note", "no device (CUDA_VISIBLE_DEVICES='')")
 
     found = checklist("--sysroot", str(folder / "nowhere"))
     expect_check(found, "/dev/shm", "problem", "No such file", "mount")
