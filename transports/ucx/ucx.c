@@ -85,6 +85,7 @@ static void ucx_close(ferry_transport_t *transport)
         ucp_worker_progress(ucx->worker);
         ucx_reap(ucx);
     }
+    ucx_drain_all(ucx);
     ucx_context_close(ucx);
     while (ucx->leaving != NULL) {
         struct ucx_link *link = ucx->leaving;

@@ -89,6 +89,7 @@ ferry_status_t ucx_decline(ferry_link_t *link, uint32_t segment, size_t bytes,
 void ucx_withdraw(struct ucx_link *link);
 /* Takes what arrived for a session and was never received out of UCX's list. */
 void ucx_drain(struct ucx *ucx, uint32_t session);
+void ucx_drain_all(struct ucx *ucx);
 
 /* ucx_memory.c */
 ferry_status_t ucx_register_memory(ferry_transport_t *transport, const ferry_memory_t *memory,

@@ -216,12 +216,11 @@ static void leftover_dropped(void *request, ucs_status_t status, const ucp_tag_r
     ucp_request_free(request);
 }
 
-void ucx_drain(struct ucx *ucx, uint32_t session)
+static void drain_tags(struct ucx *ucx, uint64_t tag, uint64_t mask)
 {
     ucp_tag_recv_info_t info;
     ucp_tag_message_h message;
-    while ((message = ucp_tag_probe_nb(ucx->worker, tag_of(session, 0), SESSION_TAG, 1, &info)) !=
-           NULL) {
+    while ((message = ucp_tag_probe_nb(ucx->worker, tag, mask, 1, &info)) != NULL) {
         ucp_request_param_t params = {
             .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK,
             .cb.recv = leftover_dropped,
@@ -232,4 +231,14 @@ void ucx_drain(struct ucx *ucx, uint32_t session)
                       ucs_status_string(UCS_PTR_STATUS(request)));
         }
     }
+}
+
+void ucx_drain(struct ucx *ucx, uint32_t session)
+{
+    drain_tags(ucx, tag_of(session, 0), SESSION_TAG);
+}
+
+void ucx_drain_all(struct ucx *ucx)
+{
+    drain_tags(ucx, 0, 0);
 }
