@@ -31,7 +31,7 @@ static void for_entries(struct machine *machine, const char *folder, entry_fn *e
 static void add_port(struct machine *machine, const char *folder, const char *port)
 {
     struct verbs_facts *verbs = &machine->verbs;
-    char path[768], state[64] = "?", layer[64] = "?", rate[64] = "?", device[64] = "?";
+    char path[1024], state[64] = "?", layer[64] = "?", rate[64] = "?", device[64] = "?";
     sscanf(folder, "/sys/class/infiniband/%63[^/]", device);
     snprintf(path, sizeof path, "%s/%s/state", folder, port);
     machine_read(machine, path, state, sizeof state);
@@ -40,12 +40,14 @@ static void add_port(struct machine *machine, const char *folder, const char *po
     snprintf(path, sizeof path, "%s/%s/rate", folder, port);
     machine_read(machine, path, rate, sizeof rate);
     const char *word = strchr(state, ' ');
-    rate[strcspn(rate, "(")] = '\0';
+    char *lanes = strstr(rate, " (");
+    if (lanes != NULL) {
+        *lanes = '\0';
+    }
     verbs->active = verbs->active || strncmp(state, "4:", 2) == 0;
-    text_add(verbs->devices, sizeof verbs->devices, "%s%s:%s %s %s%s",
+    text_add(verbs->devices, sizeof verbs->devices, "%s%s:%s %s %s %s",
              verbs->devices[0] == '\0' ? "" : ", ", device, port, word == NULL ? state : word + 1,
-             rate, strlen(rate) > 0 && rate[strlen(rate) - 1] == ' ' ? "" : " ");
-    text_add(verbs->devices, sizeof verbs->devices, "%s", layer);
+             rate, layer);
 }
 
 static void add_device(struct machine *machine, const char *folder, const char *name)
