@@ -43,17 +43,24 @@ static const ferry_device_host_t host = {
     .layout = layout_init,
 };
 
-/* The folder of the file that this code was loaded from, "" when the loader cannot say. */
-static void own_folder(char *folder, size_t bytes)
+/* The folder of the file that this code was loaded from, "" when nobody can say. A program's own file
+ * is known to the loader by the name it was started under, which may be relative. */
+static void own_folder(char folder[PATH_MAX])
 {
     Dl_info info;
     folder[0] = '\0';
     if (dladdr((const void *)(uintptr_t)&device_backend, &info) == 0 || info.dli_fname == NULL) {
         return;
     }
-    const char *slash = strrchr(info.dli_fname, '/');
+    if (info.dli_fname[0] == '/') {
+        snprintf(folder, PATH_MAX, "%s", info.dli_fname);
+    } else {
+        ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
+        folder[length < 0 ? 0 : length] = '\0';
+    }
+    char *slash = strrchr(folder, '/');
     if (slash != NULL) {
-        snprintf(folder, bytes, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
+        *slash = '\0';
     }
 }
 
@@ -62,7 +69,7 @@ static void *module_open(char *missing, size_t missing_bytes)
 {
     char folder[PATH_MAX];
     char paths[2][PATH_MAX + 64];
-    own_folder(folder, sizeof folder);
+    own_folder(folder);
     snprintf(paths[0], sizeof paths[0], "%s/ferry/" CUDA_MODULE, folder);
     snprintf(paths[1], sizeof paths[1], "%s/" CUDA_MODULE, FERRY_MODULE_DIR);
     for (size_t i = folder[0] == '\0' ? 1 : 0; i < 2; i++) {
