@@ -22,10 +22,9 @@ FERRY_API ferry_status_t ferry_sim_launch(DLDevice device, uintptr_t stream,
                                           void (*kernel)(void *context), void *context,
                                           int64_t delay_ns);
 
-/* Within a kernel: where the bytes at a device pointer lie, valid to the end of the block of device
- * memory until the kernel returns. NULL: not within a kernel (FERRY_ERR_STATE), or not in memory
- * that
- * was there when the kernel was queued (FERRY_ERR_DEVICE). */
+/* Within a kernel: where the bytes at a device pointer lie, valid to the end of the block of
+ * device memory until the kernel returns. NULL: not within a kernel (FERRY_ERR_STATE), or not in
+ * memory that was there when the kernel was queued (FERRY_ERR_DEVICE). */
 FERRY_API void *ferry_sim_host_pointer(const void *device_pointer);
 
 /* Holds a stream: returns when nothing of it runs, and nothing more begins until it is resumed. A

@@ -1,7 +1,6 @@
 /* Memory for received tensors and for staging, kept for reuse: fresh pages cost more than half of
  * the bandwidth at 256 MiB, and freeing device memory synchronises the device. Any thread; holds
- * its
- * own lock, never during a device's slot that may block. */
+ * its own lock, never during a device's slot that may block. */
 #ifndef FERRY_DEVICE_MEMORY_POOL_H
 #define FERRY_DEVICE_MEMORY_POOL_H
 

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "device/builtin.h"
-#include "device/device_text.h"
 #include "device/layout.h"
 
 #ifndef FERRY_MODULE_DIR

@@ -6,6 +6,8 @@
 #include <ferry/device.h>
 #include <ferry/device_backend.h>
 
+#include "device/device_text.h"
+
 #define DEVICE_KINDS_MAX 8
 #define DEVICE_LIST_MAX 256
 
@@ -23,8 +25,6 @@ ferry_status_t device_check(DLDevice device, const ferry_device_backend_t **back
 /* The DLPack type of a kind's name ("sim"), whether present or not. FERRY_ERR_NOT_FOUND (not raised)
  * for unknown kinds. */
 ferry_status_t device_kind_parse(const char *kind, size_t bytes, DLDeviceType *type_out);
-/* "cpu", "cuda", "sim", or NULL. */
-const char *device_kind_name(DLDeviceType type);
 
 /* All devices of this process, cpu first; returns how many were written (at most DEVICE_LIST_MAX). */
 size_t device_list(DLDevice devices[DEVICE_LIST_MAX]);

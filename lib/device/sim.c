@@ -41,7 +41,7 @@ static ferry_status_t sim_describe(int32_t index, ferry_device_info_t *info_out)
     memcpy(words, "FSIM", sizeof words[0]);
     words[2] = (uint32_t)getpid();
     words[3] = (uint32_t)index;
-    ferry_device_info_t info = {.memory_bytes = SIM_MEMORY_BYTES};
+    ferry_device_info_t info = {.memory_bytes = SIM_MEMORY_BYTES_MAX};
     snprintf(info.name, sizeof info.name, "simulated accelerator");
     memcpy(info.uuid, words, sizeof info.uuid);
     *info_out = info;

@@ -17,33 +17,41 @@
 #define FRESH_BYTE 0xdb
 #define FRESH_BYTES ((size_t)64 << 10)
 
+/* Both mappings, or neither: false. */
+static bool mappings_make(struct sim_memory *memory, int fd, size_t bytes)
+{
+    char *user = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (user == MAP_FAILED) {
+        return false;
+    }
+    char *own = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (own == MAP_FAILED) {
+        munmap(user, bytes);
+        return false;
+    }
+    madvise(own, bytes, MADV_DONTDUMP);
+    *memory = (struct sim_memory){.bytes = bytes, .user = user, .own = own};
+    return true;
+}
+
 ferry_status_t sim_memory_init(struct sim_memory *memory, int32_t index)
 {
-    struct sim_memory made = {0};
     ferry_status_t status = FERRY_OK;
+    size_t bytes = SIM_MEMORY_BYTES_MAX;
     int fd = memfd_create("ferry-sim", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)SIM_MEMORY_BYTES) != 0) {
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
         status = error_raise_errno(errno, "no memory file for sim:%d", (int)index);
         goto close_file;
     }
-    made.user = mmap(NULL, SIM_MEMORY_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (made.user == MAP_FAILED) {
-        status = error_raise_errno(errno, "no %zu GiB of address space for sim:%d",
-                                   SIM_MEMORY_BYTES >> 30, (int)index);
-        goto close_file;
+    while (!mappings_make(memory, fd, bytes)) {
+        if (bytes == SIM_MEMORY_BYTES_MIN) {
+            status = error_raise_errno(errno, "no 2 x %zu GiB of address space for sim:%d",
+                                       bytes >> 30, (int)index);
+            goto close_file;
+        }
+        bytes /= 2;
     }
-    made.own = mmap(NULL, SIM_MEMORY_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (made.own == MAP_FAILED) {
-        status = error_raise_errno(errno, "no %zu GiB of address space for sim:%d",
-                                   SIM_MEMORY_BYTES >> 30, (int)index);
-        goto unmap_user;
-    }
-    madvise(made.own, SIM_MEMORY_BYTES, MADV_DONTDUMP);
-    *memory = made;
-    goto close_file;
 
-unmap_user:
-    munmap(made.user, SIM_MEMORY_BYTES);
 close_file:
     if (fd >= 0) {
         close(fd); /* the mappings keep the file */
@@ -53,8 +61,8 @@ close_file:
 
 void sim_memory_finish(struct sim_memory *memory)
 {
-    munmap(memory->user, SIM_MEMORY_BYTES);
-    munmap(memory->own, SIM_MEMORY_BYTES);
+    munmap(memory->user, memory->bytes);
+    munmap(memory->own, memory->bytes);
     free(memory->blocks);
 }
 
@@ -91,7 +99,7 @@ static bool gap_find(const struct sim_memory *memory, size_t from, size_t end, s
         offset = behind > offset ? behind : offset;
     }
     while (offset < end) {
-        size_t next = place < memory->count ? memory->blocks[place]->offset : SIM_MEMORY_BYTES;
+        size_t next = place < memory->count ? memory->blocks[place]->offset : memory->bytes;
         if (next >= offset && next - offset >= span) {
             *offset_out = offset;
             *place_out = place;
@@ -137,8 +145,8 @@ ferry_status_t sim_memory_add(struct sim_memory *memory, int32_t index, size_t b
 {
     size_t offset, place;
     struct sim_block *block = NULL;
-    if (bytes >= SIM_MEMORY_BYTES ||
-        (!gap_find(memory, memory->cursor, SIM_MEMORY_BYTES, block_span(bytes), &offset, &place) &&
+    if (bytes >= memory->bytes ||
+        (!gap_find(memory, memory->cursor, memory->bytes, block_span(bytes), &offset, &place) &&
          !gap_find(memory, 0, memory->cursor, block_span(bytes), &offset, &place))) {
         goto full;
     }
@@ -178,7 +186,7 @@ bool sim_memory_covers(const struct sim_memory *memory, const void *pointer)
 {
     uintptr_t address = (uintptr_t)pointer;
     uintptr_t start = (uintptr_t)memory->user;
-    return address >= start && address - start < SIM_MEMORY_BYTES;
+    return address >= start && address - start < memory->bytes;
 }
 
 struct sim_block *sim_memory_find(const struct sim_memory *memory, const void *pointer)

@@ -1,7 +1,6 @@
-/* A simulated device's memory: one file without a name, mapped twice. The user's mapping can never be
- * touched; the other one, for the device's own copies and kernels, can be where there is a block.
- * The
- * caller serialises all calls. */
+/* A simulated device's memory: one file without a name, mapped twice. The user's mapping can
+ * never be touched; the other one, for the device's own copies and kernels, can be where there is
+ * a block. The caller serialises all calls. */
 #ifndef FERRY_DEVICE_SIM_MEMORY_H
 #define FERRY_DEVICE_SIM_MEMORY_H
 
@@ -10,7 +9,9 @@
 
 #include <ferry/status.h>
 
-#define SIM_MEMORY_BYTES ((size_t)64 << 30)
+/* As much as the address space allows (under valgrind and ulimit that is less), within these. */
+#define SIM_MEMORY_BYTES_MAX ((size_t)64 << 30)
+#define SIM_MEMORY_BYTES_MIN ((size_t)1 << 30)
 
 struct sim_block {
     size_t offset;
@@ -21,6 +22,7 @@ struct sim_block {
 };
 
 struct sim_memory {
+    size_t bytes; /* of each mapping */
     char *user;
     char *own;
     struct sim_block **blocks; /* owned, by offset */

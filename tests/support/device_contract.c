@@ -730,7 +730,7 @@ static void check_wait_for_flag(struct contract *contract)
 /* Queueing does not block, however much is queued behind a stream that stands still. */
 static void check_queue_depth(struct contract *contract)
 {
-    enum { COPIES = 200 };
+    static const size_t COPIES = 200;
     if (contract->backend->host_readable) {
         return;
     }
@@ -768,7 +768,7 @@ static void *thread_main(void *context)
              "stream_create");
     }
     for (size_t round = 0; round < 30; round++) {
-        size_t bytes = 1 + (thread->seed * 7919 + round * 104729) % 60000;
+        size_t bytes = 1 + ((size_t)thread->seed * 7919 + round * 104729) % 60000;
         expect_copies(contract, bytes, round);
     }
     if (!contract->backend->host_readable) {

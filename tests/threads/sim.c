@@ -116,7 +116,7 @@ int main(void)
     struct worker workers[THREADS];
     setenv("FERRY_SIM_DEVICES", "2", 1);
     sim = device_backend((DLDeviceType)FERRY_DEVICE_SIM);
-    must(memory_pool_create(64 * 1024, &pool) == FERRY_OK, "memory_pool_create");
+    must(memory_pool_create(65536, &pool) == FERRY_OK, "memory_pool_create");
     for (int i = 0; i < THREADS; i++) {
         workers[i] = (struct worker){.number = i, .index = i % 2};
         must(pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]) == 0, "a thread");

@@ -17,6 +17,7 @@
 
 #define THREADS 8
 #define SKIPPED 77
+#define PATH_BYTES 300
 
 static const struct {
     const char *name;
@@ -120,9 +121,23 @@ static void source_write(const char *path, const char *body)
     must(fclose(file) == 0, path);
 }
 
+/* The program's exit status; a NULL path starts this program itself, under the name of argv[0]. */
+static int run(const char *path, char *const argv[])
+{
+    int status;
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        path == NULL ? execv("/proc/self/exe", argv) : execvp(path, argv);
+        _exit(127);
+    }
+    must(waitpid(child, &status, 0) == child, "waitpid");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
 static void module_make(const char *folder, size_t number)
 {
-    char source[300], module[300], command[2000];
+    char source[PATH_BYTES], module[PATH_BYTES], headers[PATH_BYTES], dlpack[PATH_BYTES];
     snprintf(source, sizeof source, "%s/module.c", folder);
     snprintf(module, sizeof module, "%s/ferry/libferry_cuda.so", folder);
     if (cases[number].source == NULL) {
@@ -134,32 +149,37 @@ static void module_make(const char *folder, size_t number)
         return;
     }
     source_write(source, cases[number].source);
-    snprintf(command, sizeof command, "\"%s\" -shared -fPIC -I\"%s/include\" -I\"%s\" -o %s %s",
-             getenv("CC"), getenv("TEST_SOURCE"), getenv("TEST_DLPACK_INCLUDE"), module, source);
-    must(system(command) == 0, command);
+    snprintf(headers, sizeof headers, "-I%s/include", getenv("TEST_SOURCE"));
+    snprintf(dlpack, sizeof dlpack, "-I%s", getenv("TEST_DLPACK_INCLUDE"));
+    char *compiler = getenv("CC");
+    char *argv[] = {compiler, "-shared", "-fPIC", headers, dlpack, "-o", module, source, NULL};
+    must(run(compiler, argv) == 0, compiler);
+    must(unlink(source) == 0, source);
 }
 
-static int run_case(const char *folder, size_t number)
+/* A folder with the module in it, the program as if it lay there, and nothing left of it. */
+static int run_case(size_t number)
 {
-    char name[300], index[16];
+    char folder[] = "/tmp/ferry-module-XXXXXX";
+    char name[PATH_BYTES], modules[PATH_BYTES], module[PATH_BYTES], text[16];
+    must(mkdtemp(folder) != NULL, folder);
     snprintf(name, sizeof name, "%s/program", folder);
-    snprintf(index, sizeof index, "%zu", number);
+    snprintf(modules, sizeof modules, "%s/ferry", folder);
+    snprintf(module, sizeof module, "%s/ferry/libferry_cuda.so", folder);
+    snprintf(text, sizeof text, "%zu", number);
+    must(mkdir(modules, 0700) == 0, modules);
     module_make(folder, number);
-    pid_t child = fork();
-    must(child >= 0, "fork");
-    if (child == 0) {
-        execl("/proc/self/exe", name, "beside a module", index, (char *)NULL);
-        _exit(127);
-    }
-    int status;
-    must(waitpid(child, &status, 0) == child, "waitpid");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    int status = run(NULL, (char *[]){name, "beside a module", text, NULL});
+    unlink(module);
+    must(rmdir(modules) == 0, modules);
+    must(rmdir(folder) == 0, folder);
+    return status;
 }
 
 int main(int argc, char **argv)
 {
     if (argc == 3) {
-        return child_main((size_t)atoi(argv[2]));
+        return child_main(strtoul(argv[2], NULL, 10));
     }
     if (getenv("CC") == NULL || getenv("TEST_SOURCE") == NULL ||
         getenv("TEST_DLPACK_INCLUDE") == NULL) {
@@ -169,13 +189,7 @@ int main(int argc, char **argv)
     }
     int failed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char folder[] = "/tmp/ferry-module-XXXXXX", path[300];
-        must(mkdtemp(folder) != NULL, folder);
-        snprintf(path, sizeof path, "%s/ferry", folder);
-        must(mkdir(path, 0700) == 0, path);
-        failed += run_case(folder, i) != 0;
-        snprintf(path, sizeof path, "rm -rf %s", folder);
-        must(system(path) == 0, path);
+        failed += run_case(i) != 0;
     }
     return failed > 0;
 }

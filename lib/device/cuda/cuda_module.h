@@ -25,10 +25,9 @@ ferry_status_t cuda_describe(int32_t index, ferry_device_info_t *info_out);
 /* Do other processes' kernels and this one's take turns on the device? */
 bool cuda_shared_turns(int32_t index);
 
-/* Between the two the device is the thread's current one; what was current before, or that nothing
- * was, is so again afterwards. The device's context is created by the first enter. The runtime's
- * own
- * cudaSetDevice() would leave a context on whatever device was current before. */
+/* Between the two the device is the thread's current one; what was current before, or that
+ * nothing was, is so again afterwards. The device's context is created by the first enter. The
+ * runtime's own cudaSetDevice() would leave a context on whatever device was current before. */
 ferry_status_t cuda_enter(int32_t index);
 void cuda_leave(void);
 
