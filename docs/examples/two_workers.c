@@ -143,7 +143,7 @@ static int call_double(ferry_agent_t *agent, const ferry_tensor_t tensors[2])
 {
     ferry_message_t message = {.tensors = tensors, .tensor_count = 2};
     ferry_call_options_t options = ferry_call_options();
-    options.timeout_ns = 20 * SECOND;
+    options.timeout_ns = 10 * SECOND;
     options.wait_for_peer = true; /* worker1 may not be there yet */
     ferry_future_t *future = NULL;
     int failed;
