@@ -301,7 +301,21 @@ Test(sim, streams_run_out_of_step)
     cr_assert_gt(swapped, 0);
 }
 
-Test(sim, freed_memory_serves_what_was_queued_before)
+Test(sim, freed_memory_serves_copies_that_were_queued_before)
+{
+    char *memory = device_allocate(0), *target = device_allocate(0);
+    device_write(memory, 8);
+    device_write(target, 0);
+    cr_assert_eq(ferry_sim_hold(SIM(0), stream), FERRY_OK);
+    cr_assert_eq(sim->copy(0, stream, FERRY_COPY_ON_DEVICE, target, memory, BYTES), FERRY_OK);
+    sim->deallocate(0, memory);
+    cr_assert_eq(ferry_sim_resume(SIM(0), stream), FERRY_OK);
+    synchronize(stream);
+    cr_assert_eq(device_byte(target), 8);
+    sim->deallocate(0, target);
+}
+
+Test(sim, freed_memory_serves_kernels_that_were_queued_before)
 {
     char *memory = device_allocate(0), *target = device_allocate(0);
     struct kernel before = {.device = memory}, after = {.device = memory};
