@@ -54,15 +54,19 @@ void engine_unlock(struct ferry_agent *agent)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* Lets the lock go between two idle steps, long enough for those who want it: a mutex alone is not fair. */
-static void engine_breathe(struct ferry_agent *agent)
+/* Lets the lock go between two idle steps, long enough for those who want it: a mutex alone is not fair. idle: such steps so far. */
+static void engine_breathe(struct ferry_agent *agent, unsigned idle)
 {
     engine_unlock(agent);
     for (int i = 0; i < 1000 && atomic_load_explicit(&agent->contenders, memory_order_relaxed) > 0;
          i++) {
         sched_yield();
     }
-    __builtin_ia32_pause();
+    if (idle < CHECK_STEPS) {
+        __builtin_ia32_pause();
+    } else {
+        sched_yield(); /* the peer may need this core */
+    }
     engine_lock(agent);
 }
 
@@ -357,6 +361,7 @@ static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
     bool spins = agent->values->progress == PROGRESS_SPIN;
     int64_t spin_ns = agent->values->progress == PROGRESS_SLEEP ? 0 : agent->values->spin_ns;
     int64_t idle_since = 0;
+    unsigned idle = 0;
     for (unsigned step = 1; !drive->ready(drive->context); step++) {
         bool busy = engine_step(agent, drive) > 0;
         if (agent->driver != drive) {
@@ -364,10 +369,11 @@ static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
         }
         if (busy) {
             idle_since = 0;
+            idle = 0;
         }
         if (step % CHECK_STEPS != 0 && (busy || spin_ns > 0)) {
             if (!busy) {
-                engine_breathe(agent);
+                engine_breathe(agent, idle++);
             }
             continue;
         }
@@ -391,7 +397,7 @@ static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
             }
             idle_since = spin_ns == 0 ? 0 : agent_now_ns(agent);
         } else {
-            engine_breathe(agent);
+            engine_breathe(agent, idle++);
         }
     }
     agent->driver = NULL;
