@@ -55,8 +55,7 @@ typedef struct {
     char name[64];    /* "NVIDIA H200" */
     uint8_t uuid[16]; /* the physical device, the same in every process that sees it; 0: unknown */
     uint64_t memory_bytes;
-    bool
-        shared_turns; /* processes that share it take turns on its compute engine: CUDA without MPS */
+    bool shared_turns; /* processes take turns on its compute engine: CUDA without MPS */
 } ferry_device_info_t;
 
 typedef enum { FERRY_COPY_TO_HOST, FERRY_COPY_FROM_HOST, FERRY_COPY_ON_DEVICE } ferry_copy_kind_t;
@@ -78,12 +77,13 @@ typedef struct ferry_device_backend {
     /* Device memory aligned to 256 bytes; NULL for 0 bytes. May block. FERRY_ERR_NO_MEMORY,
      * FERRY_ERR_DEVICE. */
     ferry_status_t (*allocate)(int32_t index, size_t bytes, void **memory_out);
-    /* Work queued before still finds the memory. May block until the device is idle: pool it. */
+    /* Work queued before still finds the memory. May block until the device is idle (so pool it), but
+     * not until a stream has its flag: who frees may be who sets it. */
     void (*deallocate)(int32_t index, void *memory);
     /* Host memory that this kind's copy engines reach at full speed (pinned), page-aligned; NULL for
      * 0 bytes. May block. FERRY_ERR_NO_MEMORY, FERRY_ERR_DEVICE. */
     ferry_status_t (*allocate_staging)(int32_t index, size_t bytes, void **memory_out);
-    void (*deallocate_staging)(int32_t index, void *memory);
+    void (*deallocate_staging)(int32_t index, void *memory); /* as deallocate */
 
     /* Non-blocking, high priority. FERRY_ERR_NO_MEMORY, FERRY_ERR_DEVICE, FERRY_ERR_UNSUPPORTED. */
     ferry_status_t (*stream_create)(int32_t index, uintptr_t *stream_out);
@@ -118,7 +118,8 @@ typedef struct ferry_device_backend {
                               const void *packed);
 
     /* Makes the stream wait until *flag (in staging memory) is not 0; the host may store it before
-     * or after. FERRY_ERR_DEVICE, FERRY_ERR_UNSUPPORTED where the device cannot. */
+     * or after. FERRY_ERR_NO_MEMORY, FERRY_ERR_DEVICE, FERRY_ERR_UNSUPPORTED where the device
+     * cannot. */
     ferry_status_t (*stream_wait_flag)(int32_t index, uintptr_t stream, uint32_t *flag);
 } ferry_device_backend_t;
 

@@ -1,10 +1,12 @@
 /* The device contract on every CUDA device, and what holds for CUDA alone. A plain program: machines
  * with GPUs need no test framework. Ends with 77 where there is no GPU. */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ferry/error.h>
 
@@ -87,16 +89,35 @@ static void check_contexts(void)
     }
 }
 
+/* A deadlock is said to be one, and where. */
+static const char *under_way;
+
+static void say_where(int signal_number)
+{
+    (void)signal_number;
+    static const char words[] = "FAILED: nothing happens for 60 s in the check of ";
+    if (write(STDERR_FILENO, words, sizeof words - 1) < 0 ||
+        write(STDERR_FILENO, under_way, strlen(under_way)) < 0 ||
+        write(STDERR_FILENO, "\n", 1) < 0) {
+        _exit(2);
+    }
+    _exit(1);
+}
+
 static void check_contract(void)
 {
+    signal(SIGALRM, say_where);
     for (int32_t index = 0; index < cuda->count(); index++) {
         for (size_t i = 0; i < device_contract_count(); i++) {
             char failure[512] = "";
+            under_way = device_contract_name(i);
+            alarm(60);
             expect(device_contract_run(i, cuda, index, failure, sizeof failure), "cuda:%d: %s: %s",
                    (int)index, device_contract_name(i), failure);
             expect_no_current_context(device_contract_name(i));
         }
     }
+    alarm(0);
 }
 
 /* Errors name the device and the call, and the next operation works. */

@@ -764,6 +764,56 @@ static void check_queue_depth(struct contract *contract)
     staging_free(contract, staging);
 }
 
+/* Memory comes and goes while a stream waits for whoever allocates and frees. */
+static void check_memory_beside_a_gate(struct contract *contract)
+{
+    if (contract->backend->host_readable) {
+        return;
+    }
+    struct gate gate;
+    char *first = device_allocate(contract, LARGE_BYTES);
+    unsigned char *staging = staging_allocate(contract, 100);
+    gate_init(contract, &gate);
+    device_free(contract, first);
+    staging_free(contract, staging);
+    char *second = device_allocate(contract, LARGE_BYTES);
+    staging = staging_allocate(contract, 100);
+    pass_time(contract, &gate);
+    holds(contract, *gate.flag == 0, "the flag is %u", (unsigned)*gate.flag);
+    staging_free(contract, staging);
+    device_free(contract, second);
+    gate_finish(contract, &gate);
+    device_free(contract, device_allocate(contract, LARGE_BYTES));
+}
+
+/* Views too are packed meanwhile, the first one of its kind included. */
+static void check_views_beside_a_gate(struct contract *contract)
+{
+    if (contract->backend->host_readable) {
+        return;
+    }
+    struct gate gate;
+    int64_t shape[] = {3, 5}, strides[] = {1, 3};
+    char *memory = device_allocate(contract, 240), *packed = device_allocate(contract, 240);
+    gate_init(contract, &gate);
+    for (uint16_t element_bytes = 1; element_bytes <= 16; element_bytes *= 2) {
+        DLTensor view = {
+            .data = memory,
+            .device = {.device_type = contract->backend->type, .device_id = contract->index},
+            .ndim = 2,
+            .dtype = {.code = kDLUInt, .bits = 8, .lanes = element_bytes},
+            .shape = shape,
+            .strides = strides,
+        };
+        works(contract, contract->backend->gather(contract->index, gate.beside, packed, &view),
+              "gather");
+    }
+    pass_time(contract, &gate);
+    gate_finish(contract, &gate);
+    device_free(contract, memory);
+    device_free(contract, packed);
+}
+
 /* ---- checks: threads ---- */
 
 struct thread_case {
@@ -833,6 +883,8 @@ static const struct {
     {"stream waits for stream", check_stream_wait},
     {"stream waits for flag", check_wait_for_flag},
     {"queue depth", check_queue_depth},
+    {"memory beside a held stream", check_memory_beside_a_gate},
+    {"views beside a held stream", check_views_beside_a_gate},
     {"threads", check_threads},
 };
 

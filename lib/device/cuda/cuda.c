@@ -36,6 +36,7 @@ static ferry_status_t cuda_allocate(int32_t index, size_t bytes, void **memory_o
     if (status != FERRY_OK) {
         return status;
     }
+    cuda_release_pending(index);
     void *memory = NULL;
     cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
@@ -55,7 +56,7 @@ static void cuda_deallocate(int32_t index, void *memory)
     if (memory == NULL || cuda_enter(index) != FERRY_OK) {
         return;
     }
-    cuda_complain(cudaFree(memory), index, "cudaFree");
+    cuda_release(index, memory, false);
     cuda_leave();
 }
 
@@ -99,9 +100,8 @@ static void cuda_deallocate_staging(int32_t index, void *memory)
     if (memory == NULL || cuda_enter(index) != FERRY_OK) {
         return;
     }
-    cuda_complain(cudaHostUnregister(memory), index, "cudaHostUnregister");
+    cuda_release(index, memory, true);
     cuda_leave();
-    free(memory);
 }
 
 /* ---- streams ---- */
@@ -154,7 +154,7 @@ static ferry_status_t cuda_stream_wait_flag(int32_t index, uintptr_t stream, uin
     if (status != FERRY_OK) {
         return status;
     }
-    status = cuda_wait_flag(index, (cudaStream_t)stream, flag);
+    status = cuda_queue_flag_wait(index, (cudaStream_t)stream, flag);
     cuda_leave();
     return status;
 }

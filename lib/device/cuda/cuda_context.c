@@ -104,7 +104,7 @@ ferry_status_t cuda_start(const ferry_device_host_t *host)
     }
     contexts = calloc((size_t)count + 1, sizeof contexts[0]);
     shared_turns = calloc((size_t)count + 1, sizeof shared_turns[0]);
-    if (contexts == NULL || shared_turns == NULL) {
+    if (contexts == NULL || shared_turns == NULL || !cuda_release_start(count)) {
         free(contexts);
         free(shared_turns);
         return host->raise(FERRY_ERR_NO_MEMORY, "no memory for a list of %d CUDA devices", count);
@@ -162,28 +162,49 @@ ferry_status_t cuda_describe(int32_t index, ferry_device_info_t *info_out)
 
 /* ---- contexts ---- */
 
+void cuda_leave(void)
+{
+    CUcontext context;
+    driver.context_pop(&context);
+}
+
+static ferry_status_t context_make(int32_t index, CUcontext *context_out)
+{
+    CUdevice device;
+    CUcontext context;
+    ferry_status_t status = driver_check(driver.device_get(&device, index), index, "cuDeviceGet");
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status =
+        driver_check(driver.context_retain(&context, device), index, "cuDevicePrimaryCtxRetain");
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = driver_check(driver.context_push(context), index, "cuCtxPushCurrent");
+    if (status == FERRY_OK) {
+        cuda_pack_load();
+        cuda_leave();
+        *context_out = context;
+    }
+    return status;
+}
+
 static ferry_status_t context_find(int32_t index, CUcontext *context_out)
 {
     ferry_status_t status = FERRY_OK;
     CUcontext context = __atomic_load_n(&contexts[index], __ATOMIC_ACQUIRE);
-    if (context != NULL) {
-        *context_out = context;
-        return FERRY_OK;
-    }
-    pthread_mutex_lock(&lock);
-    context = contexts[index];
     if (context == NULL) {
-        CUdevice device;
-        status = driver_check(driver.device_get(&device, index), index, "cuDeviceGet");
-        if (status == FERRY_OK) {
-            status = driver_check(driver.context_retain(&context, device), index,
-                                  "cuDevicePrimaryCtxRetain");
+        pthread_mutex_lock(&lock);
+        context = contexts[index];
+        if (context == NULL) {
+            status = context_make(index, &context);
         }
         if (status == FERRY_OK) {
             __atomic_store_n(&contexts[index], context, __ATOMIC_RELEASE);
         }
+        pthread_mutex_unlock(&lock);
     }
-    pthread_mutex_unlock(&lock);
     if (status == FERRY_OK) {
         *context_out = context;
     }
@@ -192,18 +213,12 @@ static ferry_status_t context_find(int32_t index, CUcontext *context_out)
 
 ferry_status_t cuda_enter(int32_t index)
 {
-    CUcontext context;
+    CUcontext context = NULL;
     ferry_status_t status = context_find(index, &context);
     if (status != FERRY_OK) {
         return status;
     }
     return driver_check(driver.context_push(context), index, "cuCtxPushCurrent");
-}
-
-void cuda_leave(void)
-{
-    CUcontext context;
-    driver.context_pop(&context);
 }
 
 ferry_status_t cuda_wait_flag(int32_t index, cudaStream_t stream, uint32_t *flag)

@@ -40,6 +40,16 @@ void cuda_complain(cudaError_t error, int32_t index, const char *call);
 /* Queues a wait on the current device. FERRY_ERR_DEVICE, FERRY_ERR_UNSUPPORTED. */
 ferry_status_t cuda_wait_flag(int32_t index, cudaStream_t stream, uint32_t *flag);
 
+/* ---- cuda_release.c: on the current device ---- */
+
+bool cuda_release_start(int32_t count);
+/* cuda_wait_flag(), remembered until it is over. FERRY_ERR_NO_MEMORY too. */
+ferry_status_t cuda_queue_flag_wait(int32_t index, cudaStream_t stream, uint32_t *flag);
+/* Frees memory, or staging memory, now or when no stream waits for a flag. */
+void cuda_release(int32_t index, void *memory, bool staging);
+/* Frees what was kept, if it may be freed now. */
+void cuda_release_pending(int32_t index);
+
 /* ---- cuda_copy.c ---- */
 
 ferry_status_t cuda_copy(int32_t index, uintptr_t stream, ferry_copy_kind_t kind, void *target,
@@ -52,6 +62,9 @@ ferry_status_t cuda_scatter(int32_t index, uintptr_t stream, const DLTensor *vie
 
 /* Queues a kernel that walks any layout; bytes is not 0. */
 cudaError_t cuda_pack(const ferry_layout_t *layout, void *packed, bool gather, cudaStream_t stream);
+/* Loads the kernels onto the current device. Left to their first launch, CUDA might wait for the device
+ * then, and so for a stream that waits for whoever launches. */
+void cuda_pack_load(void);
 
 #ifdef __cplusplus
 }

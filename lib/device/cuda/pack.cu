@@ -54,15 +54,41 @@ unsigned unit_bytes(const ferry_layout_t *layout, const void *packed)
     return static_cast<unsigned>(all & (~all + 1));
 }
 
-template <typename Unit> const void *kernel_for(uint64_t units)
+template <typename Unit> const void *kernel_of(bool narrow)
 {
-    // The last step of the loop may pass the end by one grid, which must not wrap.
-    bool narrow = units + BLOCKS_MAX * THREADS <= UINT32_MAX;
     return narrow ? reinterpret_cast<const void *>(pack_kernel<Unit, uint32_t>)
                   : reinterpret_cast<const void *>(pack_kernel<Unit, uint64_t>);
 }
 
+const void *kernel_for(unsigned unit, bool narrow)
+{
+    switch (unit) {
+    case 16:
+        return kernel_of<uint4>(narrow);
+    case 8:
+        return kernel_of<uint64_t>(narrow);
+    case 4:
+        return kernel_of<uint32_t>(narrow);
+    case 2:
+        return kernel_of<uint16_t>(narrow);
+    default:
+        return kernel_of<uint8_t>(narrow);
+    }
+}
+
 } // namespace
+
+extern "C" void cuda_pack_load(void)
+{
+    for (unsigned unit = 1; unit <= 16; unit *= 2) {
+        for (int narrow = 0; narrow < 2; narrow++) {
+            cudaFuncAttributes attributes;
+            if (cudaFuncGetAttributes(&attributes, kernel_for(unit, narrow != 0)) != cudaSuccess) {
+                cudaGetLastError(); // the launch will say so
+            }
+        }
+    }
+}
 
 extern "C" cudaError_t cuda_pack(const ferry_layout_t *layout, void *packed, bool gather,
                                  cudaStream_t stream)
@@ -79,14 +105,11 @@ extern "C" cudaError_t cuda_pack(const ferry_layout_t *layout, void *packed, boo
         pack.extent[i] = layout->extent[i];
         pack.stride_bytes[i] = layout->stride_bytes[i];
     }
-    const void *kernel = unit == 16  ? kernel_for<uint4>(pack.units)
-                         : unit == 8 ? kernel_for<uint64_t>(pack.units)
-                         : unit == 4 ? kernel_for<uint32_t>(pack.units)
-                         : unit == 2 ? kernel_for<uint16_t>(pack.units)
-                                     : kernel_for<uint8_t>(pack.units);
+    // The last step of the loop may pass the end by one grid, which must not wrap.
+    bool narrow = pack.units + BLOCKS_MAX * THREADS <= UINT32_MAX;
     uint64_t blocks = (pack.units + THREADS - 1) / THREADS;
     void *arguments[] = {&pack};
-    return cudaLaunchKernel(kernel,
+    return cudaLaunchKernel(kernel_for(unit, narrow),
                             dim3(static_cast<unsigned>(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX)),
                             dim3(THREADS), arguments, 0, stream);
 }
