@@ -13,7 +13,8 @@ extern "C" {
 typedef struct {
     size_t struct_bytes;
     int64_t timeout_ns; /* 0: FERRY_TIMEOUT; FERRY_FOREVER: none. Covers connecting too. */
-    const ferry_device_map_t *device_map; /* this call's own rules, asked before the agent's; borrowed until the future completes */
+    const ferry_device_map_t *
+        device_map; /* this call's own rules, asked before the agent's; borrowed until the future completes */
     /* Buffers for results, matched by slot name, else by position; the buffer's device wins over every rule. The array is copied; the memory is borrowed until the future
      * completes. stream: written after it. release is not used. */
     const ferry_tensor_t *results;
