@@ -12,14 +12,17 @@
 
 /* What a posted operation keeps in ferry_operation_t.reserved while UCX has it. */
 struct ucx_operation {
-    void *request;                      /* UCX's; NULL before it is known */
-    struct ucx_link *link;              /* whose it is */
+    void *request;                      /* UCX's */
+    struct ucx_link *link;              /* whose it is; NULL while it is being posted */
     ferry_operation_t *previous, *next; /* in the link's list of receives */
-    uint64_t header; /* a message's session number, read by UCX until completion */
-    uint64_t kind;   /* enum ucx_kind, low 2 bits; the bytes wanted above */
+    uint64_t header; /* a message's session number, read by UCX until completion; the bytes that a
+                        segment should have, or has */
+    uint8_t kind;    /* enum ucx_kind */
+    bool arrived;    /* a receive that ended while it was posted; with this status */
+    int8_t status;
 };
 
-enum ucx_kind { UCX_SEND = 0, UCX_RECEIVE = 1, UCX_DECLINE = 2 };
+enum ucx_kind { UCX_MESSAGE, UCX_SEND, UCX_RECEIVE, UCX_DECLINE };
 
 struct ucx_link {
     ferry_link_t base; /* first */

@@ -73,6 +73,6 @@ ferry_status_t ucx_send_message(ferry_link_t *base, const void *data, size_t byt
     if (UCS_PTR_IS_ERR(request)) {
         return ucx_raise(UCS_PTR_STATUS(request), "sending a control message");
     }
-    ucx_posted(link, operation, request, UCX_SEND, 0);
+    ucx_posted(link, operation, request, UCX_MESSAGE, 0);
     return FERRY_PENDING;
 }
