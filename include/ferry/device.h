@@ -18,7 +18,7 @@ extern "C" {
 #define FERRY_DEVICE_TEXT_BYTES 32
 
 /* The simulated accelerator's DLPack type (kDLExtDev). */
-#define FERRY_DEVICE_SIM 12
+#define FERRY_DEVICE_SIM ((DLDeviceType)12)
 
 /* Reads "cpu", "cuda:1", "sim:0". FERRY_ERR_INVALID_ARGUMENT: another text. Whether this process
  * has the device is not asked. */

@@ -45,8 +45,10 @@ FERRY_API const ferry_error_t *ferry_future_error(const ferry_future_t *future);
 /* The result; NULL while pending and after an error. Lives as long as the future. */
 FERRY_API const ferry_message_t *ferry_future_result(const ferry_future_t *future);
 
-/* How a tensor of the call travelled, e.g. "cuda:0 -staged-> ucx(sysv/memory) -staged-> cuda:1": an argument or a result, by its slot name, or "#0" by position (arguments
- * first). NULL: no such slot, or the call has not got so far. Lives as long as the future. */
+/* How a tensor of the call travelled, e.g. "cuda:0 -staged-> ucx(sysv/memory) -staged-> cuda:1". slot is
+ * a slot name; "->x" means an argument and "<-x" a result where both have the name, "#0" a position
+ * (arguments first). NULL: no such
+ * tensor, or the call ended before its answer. Lives as long as the future. */
 FERRY_API const char *ferry_future_path(const ferry_future_t *future, const char *slot);
 
 /* Times and bytes of a completed call. FERRY_PENDING; FERRY_ERR_INVALID_ARGUMENT. */

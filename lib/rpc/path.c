@@ -36,18 +36,26 @@ static char *path_print(const char *lanes, DLDevice from, enum transfer_path sen
     return text;
 }
 
-/* Which tensor is meant: an argument, or after those a result. */
+/* Which tensor is meant: "#2" by position, arguments first; "->x" an argument, "<-x" a result, "x" the first of both. */
 static bool path_find(const struct ferry_future *future, const char *slot, size_t *index_out)
 {
     size_t arguments = future->outgoing.message.tensor_count;
-    size_t results = future->failed ? 0 : future->incoming.wire.tensor_count;
+    size_t count = arguments + (future->failed ? 0 : future->incoming.wire.tensor_count);
     if (slot[0] == '#') {
         char *end;
         unsigned long index = strtoul(slot + 1, &end, 10);
         *index_out = index;
-        return end != slot + 1 && *end == '\0' && index < arguments + results;
+        return end != slot + 1 && *end == '\0' && index < count;
     }
-    for (size_t i = 0; i < arguments + results; i++) {
+    size_t from = 0, to = count;
+    if (strncmp(slot, "->", 2) == 0) {
+        to = arguments;
+        slot += 2;
+    } else if (strncmp(slot, "<-", 2) == 0) {
+        from = arguments;
+        slot += 2;
+    }
+    for (size_t i = from; i < to; i++) {
         const char *name = i < arguments ? future->outgoing.tensors[i].name
                                          : future->incoming.tensors[i - arguments].name;
         if (strcmp(name, slot) == 0) {

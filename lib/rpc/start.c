@@ -133,12 +133,31 @@ static ferry_status_t agent_open_naming(struct ferry_agent *agent)
     return FERRY_OK;
 }
 
+/* A clause for a name that a fixed group cannot have would never apply. */
+static ferry_status_t agent_check_map_names(const struct ferry_agent *agent)
+{
+    const ferry_device_map_t *map = agent->map->map;
+    for (size_t i = 0; i < map->clause_count; i++) {
+        const char *peer = map->clauses[i].peer;
+        if (strcmp(peer, "*") != 0 && naming_check_member(agent->naming, peer) != FERRY_OK) {
+            struct error_record error;
+            error_record_take(&error);
+            return error_raise(FERRY_ERR_DEVICE_MAP, "device map, clause '%s': %s", peer,
+                               error.text);
+        }
+    }
+    return FERRY_OK;
+}
+
 static ferry_status_t agent_open(struct ferry_agent *agent)
 {
     agent->device_count = device_list(agent->devices);
     ferry_status_t status = device_map_check_mine(agent->map->map, ferry_device_count);
     if (status == FERRY_OK) {
         status = agent_open_naming(agent);
+    }
+    if (status == FERRY_OK) {
+        status = agent_check_map_names(agent);
     }
     if (status == FERRY_OK) {
         status =
@@ -181,8 +200,10 @@ static ferry_status_t agent_publish(struct ferry_agent *agent)
     status = engine_wait_locked(agent, agent_is_published, agent,
                                 clock_deadline_ns(agent_now_ns(agent), timeout));
     if (status == FERRY_PENDING) {
-        return error_raise(FERRY_ERR_NAMING, "%s did not take the name '%s' within %lld ms",
-                           agent->naming_url, agent->name, (long long)(timeout / 1000000));
+        const char *trouble = naming_trouble(agent->naming);
+        return error_raise(FERRY_ERR_NAMING, "%s did not take the name '%s' within %lld ms%s%s",
+                           agent->naming_url, agent->name, (long long)(timeout / 1000000),
+                           trouble[0] == '\0' ? "" : ": ", trouble);
     }
     if (status == FERRY_OK && agent->naming_failed) {
         return error_raise_record(&agent->start_error);
