@@ -52,7 +52,7 @@ struct config_values {
         chunk_bytes; /* FERRY_CHUNK: one transport operation on host memory; default 2 MiB, 64 KiB-64 MiB */
     int64_t chunk_window; /* FERRY_CHUNK_WINDOW: operations in flight per tensor; default 4, 1-64 */
     int64_t
-        direct_min_bytes; /* FERRY_DIRECT_MIN: device tensors from this size on go direct where they can; default 4 MiB */
+        direct_min_bytes; /* FERRY_DIRECT_MIN: device tensors from this size on go direct where they can; default 64 KiB */
 
     /* bounds */
     int64_t eager_bytes; /* FERRY_EAGER: largest control message; default 8 KiB, 1 KiB-8 KiB */

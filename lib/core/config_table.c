@@ -73,7 +73,7 @@ const struct config_option CONFIG_OPTIONS[CONFIG_OPTION_COUNT] = {
      .text = "host memory that one transport operation carries at most"},
     {"CHUNK_WINDOW", "4", NUMBER(chunk_window, 1, 64),
      .text = "transport operations in flight per tensor"},
-    {"DIRECT_MIN", "4MiB", BYTES(direct_min_bytes, 0, INT64_MAX),
+    {"DIRECT_MIN", "64KiB", BYTES(direct_min_bytes, 0, INT64_MAX),
      .text = "device tensors from this size on go direct where they can; smaller ones are staged"},
 
     /* bounds */

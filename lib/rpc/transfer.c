@@ -28,6 +28,10 @@ static ferry_status_t plan_device(const struct transfer_engine *engine,
     plan->backend = backend;
     plan->path = transfer_choose(engine, transport->ops->capabilities(transport), plan->device,
                                  plan->bytes, spec->operation_bytes, reason, sizeof reason);
+    if (plan->path == TRANSFER_DIRECT && spec->from_host && !engine->no_staged &&
+        spec->operation_bytes <= engine->chunk_bytes) {
+        plan->path = TRANSFER_STAGED;
+    }
     if (plan->path == TRANSFER_NONE) {
         return error_raise(FERRY_ERR_UNSUPPORTED, "no way for memory of %s:%d over %s: %s",
                            backend->kind, (int)plan->device.device_id, transport->ops->name,

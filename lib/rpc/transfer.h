@@ -58,6 +58,9 @@ struct transfer_spec {
     uint32_t first_segment; /* operations take first_segment, +1, ... (wrapping) */
     uint64_t operation_bytes;
     const DLTensor *view; /* copied, shape and strides too; its memory is borrowed until done */
+    /* Receive: the bytes come from host memory. UCX 1.22 writes such into device memory at less than 1 GB/s (one H200, shared
+     * memory), where staging reaches the wire's 8: staged, if the operations fit. */
+    bool from_host;
     uintptr_t stream; /* send: read after what it has queued; receive: written after it; 0 = now */
     /* Exactly once when start returned FERRY_PENDING, from transfer_engine_progress() or the
      * transport's progress()/disconnect(), under the agent's lock. The memory is the caller's

@@ -95,7 +95,7 @@ Test(config, defaults)
     cr_assert_str_eq(values->ucx_protocol, "tag");
     cr_assert_eq(values->chunk_bytes, 2 << 20);
     cr_assert_eq(values->chunk_window, 4);
-    cr_assert_eq(values->direct_min_bytes, 4 << 20);
+    cr_assert_eq(values->direct_min_bytes, 64 << 10);
     cr_assert_eq(values->eager_bytes, 8192);
     cr_assert_eq(values->inline_bytes, 2048);
     cr_assert_eq(values->max_tensors, 4096);

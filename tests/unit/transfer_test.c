@@ -237,6 +237,27 @@ Test(transfer, goes_direct_where_the_transport_takes_the_device)
     }
 }
 
+Test(transfer, stages_what_comes_from_host_memory)
+{
+    struct bench bench;
+    struct bench_tensor from, to;
+    struct bench_end ends[2];
+    bench_init(&bench, &(struct bench_setup){.capabilities = FERRY_TRANSPORT_SIM,
+                                             .chunk_bytes = CHUNK,
+                                             .direct_min_bytes = 1});
+    bench_bytes_init(&from, &bench, BENCH_CPU, 5 * CHUNK + 1);
+    bench_bytes_init(&to, &bench, BENCH_SIM(0), 5 * CHUNK + 1);
+    bench_tensor_fill(&from, 6);
+    bench_move(&bench, &from, 0, &to, 0, ends);
+    cr_assert_eq(transfer_path_of(ends[1].transfer), TRANSFER_STAGED);
+    cr_assert(bench_run(&bench));
+    cr_assert_eq(bench.fake->direct, 0);
+    cr_assert(bench_tensors_equal(&from, &to));
+    bench_tensor_finish(&from);
+    bench_tensor_finish(&to);
+    bench_finish(&bench);
+}
+
 Test(transfer, takes_one_huge_operation_into_host_memory)
 {
     struct bench bench;
