@@ -128,7 +128,6 @@ struct link {
     uint32_t local_session, remote_session;
     uint32_t next_segment;          /* of what is sent here */
     uint64_t peer_operation_bytes;  /* largest operation the peer takes; 0: any */
-    bool results_direct;            /* this side takes any operation size into every device */
     struct wire_limits send_limits; /* the smaller of both sides' */
     DLDevice *devices;              /* the peer's; owned */
     size_t device_count;

@@ -458,7 +458,7 @@ static ferry_status_t call_prepare(struct ferry_future *future, struct peer *pee
     wire->kind = WIRE_CALL;
     wire->method = future->method;
     wire->method_bytes = strlen(future->method);
-    wire->results_direct = peer->link->results_direct;
+    wire->results_direct = !results_may_reach_host(future, peer);
     wire->timeout_ns = FERRY_FOREVER;
     if (request->deadline_ns != FERRY_FOREVER) {
         int64_t left = request->deadline_ns - agent_now_ns(agent);

@@ -392,7 +392,7 @@ static void incoming_receive_tensor(struct incoming *incoming, size_t index)
         .first_segment = tensor->first_segment,
         .operation_bytes = tensor->operation_bytes,
         .view = &tensor->view.view,
-        .from_host = tensor->source.device_type == kDLCPU,
+        .host_peer = tensor->source.device_type == kDLCPU,
         .stream = tensor->stream,
         .done = incoming_tensor_arrived,
         .context = tensor,

@@ -190,7 +190,6 @@ static ferry_status_t link_join_self(struct link *link, struct peer *peer, uint3
     memcpy(link->remote_agent, agent->id, sizeof(link->remote_agent));
     link->send_limits = agent->receive_limits;
     link->peer_operation_bytes = transfer_receive_bound(agent->transfers, transport->capabilities);
-    link->results_direct = link->peer_operation_bytes == 0;
     link->devices = malloc(agent->device_count * sizeof(DLDevice));
     if (link->devices == NULL) {
         return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a device list");

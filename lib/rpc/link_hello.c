@@ -188,8 +188,6 @@ static ferry_status_t link_join_transport(struct link *link, const struct hello_
 {
     ferry_transport_t *instance = link->transport->instance;
     link->peer_operation_bytes = remote->operation_bytes_max;
-    link->results_direct =
-        transfer_receive_bound(link->agent->transfers, link->transport->capabilities) == 0;
     return instance->ops->connect(instance, remote->address, remote->address_bytes,
                                   link->local_session, link->remote_session, link, &link->wire);
 }

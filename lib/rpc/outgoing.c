@@ -85,7 +85,7 @@ ferry_status_t outgoing_fill(struct outgoing *outgoing, const ferry_message_t *m
                              const char *role)
 {
     memset(&outgoing->message, 0, sizeof(outgoing->message));
-    outgoing->copy_body = false;
+    outgoing->copy_body = outgoing->host_peer = false;
     outgoing->status = FERRY_OK;
     outgoing->outstanding = 0;
     outgoing->staged_bytes = outgoing->direct_bytes = 0;
@@ -139,32 +139,49 @@ static void outgoing_transfer_done(void *context, ferry_status_t status)
     outgoing_settle(context, status);
 }
 
-/* Fixes each segment's operation size, which the peer must know before the first byte. */
-static void outgoing_size_operations(struct outgoing *outgoing, const struct link *link)
+static bool outgoing_to_host(const struct outgoing *outgoing, const struct wire_tensor *tensor)
+{
+    return outgoing->message.kind == WIRE_CALL ? tensor->target.device_type == kDLCPU
+                                               : outgoing->host_peer;
+}
+
+/* Fixes a segment's path and operation size, which the peer must know before the first byte. */
+static void outgoing_size_tensor(struct outgoing *outgoing, const struct link *link, size_t index)
 {
     const struct transfer_engine *transfers = link->agent->transfers;
-    uint32_t capabilities = link->transport->capabilities;
+    struct wire_tensor *tensor = &outgoing->wire[index];
+    uint32_t all = link->transport->capabilities, capabilities = all;
+    if (outgoing_to_host(outgoing, tensor)) {
+        capabilities &= ~TRANSFER_DEVICE_CAPABILITIES; /* as transfer_spec.host_peer */
+    }
+    if (transfer_choose(transfers, capabilities, tensor->source, tensor->bytes, 0, NULL, 0) ==
+        TRANSFER_NONE) {
+        capabilities = all; /* FERRY_PATHS excludes staging */
+    }
+    tensor->operation_bytes = transfer_operation_bytes(transfers, capabilities, tensor->source,
+                                                       tensor->bytes, link->peer_operation_bytes);
+    enum transfer_path path = transfer_choose(transfers, capabilities, tensor->source,
+                                              tensor->bytes, tensor->operation_bytes, NULL, 0);
+    if (path == TRANSFER_HOST && !tensor_is_contiguous(&outgoing->tensors[index].view.view)) {
+        path = TRANSFER_PACKED;
+    }
+    outgoing->tensors[index].path = path;
+    tensor->sender_path = (uint8_t)path;
+}
+
+static void outgoing_size_operations(struct outgoing *outgoing, const struct link *link)
+{
     struct wire_message *message = &outgoing->message;
     message->body_operation_bytes =
         message->body_bytes == 0
             ? 0
-            : transfer_operation_bytes(transfers, capabilities,
+            : transfer_operation_bytes(link->agent->transfers, link->transport->capabilities,
                                        (DLDevice){.device_type = kDLCPU, .device_id = 0},
                                        message->body_bytes, link->peer_operation_bytes);
     for (uint64_t i = 0; i < message->tensor_count; i++) {
-        struct wire_tensor *tensor = &outgoing->wire[i];
-        if (tensor->bytes == 0) {
-            continue;
+        if (outgoing->wire[i].bytes > 0) {
+            outgoing_size_tensor(outgoing, link, i);
         }
-        tensor->operation_bytes = transfer_operation_bytes(
-            transfers, capabilities, tensor->source, tensor->bytes, link->peer_operation_bytes);
-        enum transfer_path path = transfer_choose(transfers, capabilities, tensor->source,
-                                                  tensor->bytes, tensor->operation_bytes, NULL, 0);
-        if (path == TRANSFER_HOST && !tensor_is_contiguous(&outgoing->tensors[i].view.view)) {
-            path = TRANSFER_PACKED;
-        }
-        outgoing->tensors[i].path = path;
-        tensor->sender_path = (uint8_t)path;
     }
 }
 
@@ -220,7 +237,8 @@ static ferry_status_t outgoing_prepare(struct outgoing *outgoing, struct link *l
 /* One segment; a failure after the control message has gone breaks the link, since the peer waits for
  * segments that will not come. */
 static void outgoing_segment(struct outgoing *outgoing, struct link *link, const DLTensor *view,
-                             uintptr_t stream, uint64_t bytes, uint64_t operation_bytes)
+                             uintptr_t stream, bool host_peer, uint64_t bytes,
+                             uint64_t operation_bytes)
 {
     if (link->state == LINK_DOWN) {
         return;
@@ -230,6 +248,7 @@ static void outgoing_segment(struct outgoing *outgoing, struct link *link, const
         .first_segment = link->next_segment,
         .operation_bytes = operation_bytes,
         .view = view,
+        .host_peer = host_peer,
         .stream = stream,
         .done = outgoing_transfer_done,
         .context = outgoing,
@@ -254,7 +273,7 @@ static void outgoing_bytes_segment(struct outgoing *outgoing, struct link *link,
         .dtype = {.code = kDLUInt, .bits = 8, .lanes = 1},
         .shape = &shape,
     };
-    outgoing_segment(outgoing, link, &view, 0, bytes, operation_bytes);
+    outgoing_segment(outgoing, link, &view, 0, true, bytes, operation_bytes);
 }
 
 ferry_status_t outgoing_post(struct outgoing *outgoing, struct link *link)
@@ -285,8 +304,8 @@ ferry_status_t outgoing_post(struct outgoing *outgoing, struct link *link)
         } else if (tensor->path == TRANSFER_DIRECT) {
             outgoing->direct_bytes += wire->bytes;
         }
-        outgoing_segment(outgoing, link, &tensor->view.view, tensor->stream, wire->bytes,
-                         wire->operation_bytes);
+        outgoing_segment(outgoing, link, &tensor->view.view, tensor->stream,
+                         outgoing_to_host(outgoing, wire), wire->bytes, wire->operation_bytes);
     }
     return --outgoing->outstanding == 0 ? FERRY_OK : FERRY_PENDING;
 }

@@ -26,6 +26,7 @@ struct outgoing {
     size_t control_capacity, table_capacity, body_capacity;
     size_t table_bytes; /* of the table segment; 0: none */
     ferry_operation_t operation;
+    bool host_peer;            /* a reply whose results may land in host memory */
     bool copy_body;            /* a body that travels as a segment is copied first */
     size_t outstanding;        /* operations and transfers under way */
     ferry_status_t status;     /* the first failure */

@@ -35,6 +35,7 @@ static ferry_status_t results_take_buffer(struct result_buffer *buffer,
         return status;
     }
     tensor_copy_view(&buffer->view, &source->view);
+    buffer->view.view.device = tensor_device(source->view.device);
     buffer->stream = source->stream;
     buffer->used = false;
     snprintf(buffer->name, sizeof(buffer->name), "%s", source->name == NULL ? "" : source->name);
@@ -93,6 +94,40 @@ ferry_status_t results_check_peer_device(const struct link *link, const struct w
                        "%s should arrive on %s, which %s does not have; it has %s",
                        tensor_title(title, "argument", tensor->name, position),
                        ferry_device_print(tensor->target, target), link->remote_name, has);
+}
+
+static bool routes_reach_host(const struct device_map_view *view)
+{
+    if (view->clause == NULL) {
+        return false;
+    }
+    const struct device_map_routes *results = &view->clause->results;
+    for (size_t i = 0; i < results->count; i++) {
+        if (results->all[i].from.device_type != kDLCPU &&
+            results->all[i].to.device_type == kDLCPU) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool results_may_reach_host(const struct ferry_future *future, const struct peer *peer)
+{
+    for (size_t i = 0; i < future->buffer_count; i++) {
+        if (future->buffers[i].view.view.device.device_type == kDLCPU) {
+            return true;
+        }
+    }
+    if (future->has_results_device) {
+        return future->results_device.device_type == kDLCPU;
+    }
+    if (future->call_map != NULL) {
+        struct device_map_view call = device_map_view(future->call_map, peer->name, peer->self);
+        if (routes_reach_host(&call)) {
+            return true;
+        }
+    }
+    return routes_reach_host(&peer->view);
 }
 
 static struct result_buffer *results_find_buffer(struct ferry_future *future, size_t index)

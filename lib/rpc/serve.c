@@ -205,6 +205,7 @@ ferry_status_t serve_post_reply(struct ferry_request *request)
     message->kind = WIRE_REPLY;
     message->call_id = request->call_id;
     if (message->status == FERRY_OK) {
+        outgoing->host_peer = !request->incoming.wire.results_direct;
         status = serve_note_paths(request);
     }
     int64_t now = agent_now_ns(agent);

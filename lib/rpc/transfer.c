@@ -28,7 +28,7 @@ static ferry_status_t plan_device(const struct transfer_engine *engine,
     plan->backend = backend;
     plan->path = transfer_choose(engine, transport->ops->capabilities(transport), plan->device,
                                  plan->bytes, spec->operation_bytes, reason, sizeof reason);
-    if (plan->path == TRANSFER_DIRECT && spec->from_host && !engine->no_staged &&
+    if (plan->path == TRANSFER_DIRECT && spec->host_peer && !engine->no_staged &&
         spec->operation_bytes <= engine->chunk_bytes) {
         plan->path = TRANSFER_STAGED;
     }

@@ -15,6 +15,9 @@
 #include "core/config.h"
 #include "device/memory_pool.h"
 
+/* What a transport may say of device memory. */
+#define TRANSFER_DEVICE_CAPABILITIES (FERRY_TRANSPORT_CUDA | FERRY_TRANSPORT_SIM)
+
 struct transfer_engine; /* one an agent */
 struct transfer;        /* one segment under way; recycled by the engine after `done` */
 
@@ -58,9 +61,10 @@ struct transfer_spec {
     uint32_t first_segment; /* operations take first_segment, +1, ... (wrapping) */
     uint64_t operation_bytes;
     const DLTensor *view; /* copied, shape and strides too; its memory is borrowed until done */
-    /* Receive: the bytes come from host memory. UCX 1.22 writes such into device memory at less than 1 GB/s (one H200, shared
-     * memory), where staging reaches the wire's 8: staged, if the operations fit. */
-    bool from_host;
+    /* The other end is host memory, which UCX 1.22 reads from and writes to device memory at anything from 0.7 to 10 GB/s
+     * (one H200, shared memory), while staging reaches the wire's 6 to 8: staged, if the operations
+     * fit. */
+    bool host_peer;
     uintptr_t stream; /* send: read after what it has queued; receive: written after it; 0 = now */
     /* Exactly once when start returned FERRY_PENDING, from transfer_engine_progress() or the
      * transport's progress()/disconnect(), under the agent's lock. The memory is the caller's

@@ -73,8 +73,7 @@ struct wire_message {
     int64_t timeout_ns;   /* remaining; FERRY_FOREVER: none */
     const void *metadata; /* bounded area for trace context and the like; may be empty */
     size_t metadata_bytes;
-    bool
-        results_direct; /* the caller can take results of any operation size into every device it has */
+    bool results_direct; /* results made on a device will land on devices: none in host memory */
 
     /* WIRE_REPLY */
     ferry_status_t status; /* anything but FERRY_OK: error is there, body and tensors are not */

@@ -151,7 +151,7 @@ ferry_status_t bench_start(struct bench *bench, int end, const struct bench_tens
         .first_segment = segment,
         .operation_bytes = operation_bytes,
         .view = &tensor->view.view,
-        .from_host = bench->from_host,
+        .host_peer = bench->host_peer[end],
         .stream = stream,
         .done = bench_ended,
         .context = result,
@@ -175,7 +175,7 @@ void bench_move(struct bench *bench, const struct bench_tensor *from, uintptr_t 
                          ? 0
                          : transfer_operation_count(bench_tensor_bytes(from), operation_bytes);
     bench->next_segment += (uint32_t)count;
-    bench->from_host = from->view.view.device.device_type == kDLCPU;
+    bench->host_peer[1] = from->view.view.device.device_type == kDLCPU;
     bench_start(bench, 0, from, from_stream, segment, operation_bytes, &ends[0]);
     bench_start(bench, 1, to, to_stream, segment, operation_bytes, &ends[1]);
 }

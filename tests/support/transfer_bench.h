@@ -11,7 +11,7 @@
 #define BENCH_SIM(index) ((DLDevice){.device_type = kDLExtDev, .device_id = (index)})
 
 struct bench {
-    bool from_host;              /* of the receives to come */
+    bool host_peer[2];           /* of the transfers to come, by end */
     struct config_values config; /* of both engines */
     struct memory_pool *pool;
     struct transfer_engine *engines[2];
