@@ -69,7 +69,7 @@ static ferry_status_t agent_open_transport(struct ferry_agent *agent, const char
         .message_bytes = agent->receive_limits.eager_bytes,
     };
     struct agent_transport *transport = &agent->transports[agent->transport_count];
-    ferry_status_t status = ops->open(&options, &transport->instance);
+    ferry_status_t status = transport_open(ops, &options, &transport->instance);
     if (status == FERRY_OK) {
         transport->capabilities = ops->capabilities(transport->instance);
         agent->transport_count++;

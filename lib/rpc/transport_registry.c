@@ -95,6 +95,17 @@ const ferry_transport_ops_t *transport_find(const char *name)
     return ops;
 }
 
+ferry_status_t transport_open(const ferry_transport_ops_t *ops,
+                              const ferry_transport_options_t *options,
+                              ferry_transport_t **transport_out)
+{
+    ferry_status_t status = ops->open(options, transport_out);
+    if (status == FERRY_OK) {
+        (*transport_out)->ops = ops;
+    }
+    return status;
+}
+
 ferry_status_t ferry_transport_register(const ferry_transport_ops_t *ops)
 {
     if (ops == NULL || ops->struct_bytes < sizeof(*ops) || ops->abi != FERRY_TRANSPORT_ABI ||

@@ -4,7 +4,14 @@
 
 #include <ferry/transport.h>
 
-/* The ops of a transport, every slot filled: what it leaves empty says FERRY_ERR_UNSUPPORTED. NULL (nothing raised): no such transport. */
+/* The ops of a transport, every slot filled: what it leaves empty says FERRY_ERR_UNSUPPORTED. NULL
+ * (nothing raised): no such transport. */
 const ferry_transport_ops_t *transport_find(const char *name);
+
+/* ops->open(), for ops from transport_find(): the instance then leads to these, whose slots are
+ * all filled. */
+ferry_status_t transport_open(const ferry_transport_ops_t *ops,
+                              const ferry_transport_options_t *options,
+                              ferry_transport_t **transport_out);
 
 #endif
