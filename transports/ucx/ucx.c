@@ -1,4 +1,5 @@
-/* The UCX transport's ops: one context and one worker an instance, the same endpoints for every protocol. */
+/* The UCX transport's ops: one context and one worker an instance, the same endpoints for every
+ * protocol. */
 #include "transports/ucx/ucx.h"
 
 #include <stdlib.h>
@@ -7,7 +8,10 @@
 #include "core/error.h"
 #include "transports/ucx/ucx_internal.h"
 
-/* UCX's threads and connections do not survive fork(): in a child of a process that used UCX it is unusable. */
+#define CLOSE_ROUNDS 10000 /* of progress for what a peer could still end */
+
+/* UCX's threads and connections do not survive fork(): in a child of a process that used UCX it is
+ * unusable. */
 static pid_t first_user;
 
 static struct ucx *ucx_of(ferry_transport_t *transport)
@@ -53,6 +57,7 @@ static ferry_status_t ucx_open(const ferry_transport_options_t *options,
     ucx->base.ops = &ucx_ops;
     ucx->events = options->events;
     ucx->message_bytes = options->message_bytes;
+    memset(ucx->ended, -1, sizeof(ucx->ended));
     if (ucx->message_bytes > sizeof(ucx->aligned)) {
         status = error_raise(FERRY_ERR_CONFIG,
                              "control messages of %zu bytes are too large for UCX's eager ones; "
@@ -81,11 +86,13 @@ static void ucx_close(ferry_transport_t *transport)
         return;
     }
     struct ucx *ucx = ucx_of(transport);
-    for (int i = 0; i < 10000 && ucx->leaving != NULL; i++) {
+    ucx_drain_all(ucx);
+    for (int i = 0; i < CLOSE_ROUNDS && (ucx->leaving != NULL || ucx->leftovers > 0); i++) {
         ucp_worker_progress(ucx->worker);
         ucx_reap(ucx);
     }
     ucx_drain_all(ucx);
+    ucx_early_drop_all(ucx);
     ucx_context_close(ucx);
     while (ucx->leaving != NULL) {
         struct ucx_link *link = ucx->leaving;
@@ -117,6 +124,12 @@ static unsigned ucx_progress(ferry_transport_t *transport)
 {
     struct ucx *ucx = ucx_of(transport);
     ucx->happened = 0;
+    if (ucx->early_due) {
+        ucx_early_deliver(ucx);
+    }
+    if (ucx->sweep_gap_ns != 0) {
+        ucx_descriptors_sweep(ucx);
+    }
     unsigned moved = ucp_worker_progress(ucx->worker);
     if (ucx->leaving != NULL) {
         ucx_reap(ucx);
@@ -126,7 +139,8 @@ static unsigned ucx_progress(ferry_transport_t *transport)
 
 static ferry_status_t ucx_arm(ferry_transport_t *transport)
 {
-    return ucp_worker_arm(ucx_of(transport)->worker) == UCS_OK ? FERRY_OK : FERRY_PENDING;
+    struct ucx *ucx = ucx_of(transport);
+    return !ucx->early_due && ucp_worker_arm(ucx->worker) == UCS_OK ? FERRY_OK : FERRY_PENDING;
 }
 
 static int ucx_wait_fd(const ferry_transport_t *transport)

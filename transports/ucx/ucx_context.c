@@ -1,5 +1,4 @@
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,6 +14,12 @@
 #define API_MINOR 13
 
 #define DEVICES_BYTES 256
+
+/* Segments above this go by rendezvous. UCX would send those up to some 50 KB eagerly, in several
+ * packets; but a receive that got the first of them and never gets the last cannot be ended,
+ * neither by cancelling it nor by closing the endpoint (1.22). One packet holds a segment of this
+ * size over tcp, shared memory and RC. */
+#define RENDEZVOUS_BYTES "8000"
 
 /* The RDMA devices that share the network interface: "rxe0:1,". */
 static void devices_of_interface(const char *interface, char *text, size_t capacity)
@@ -57,7 +62,8 @@ static void configure(ucp_config_t *config, const char *name, const char *value)
     }
 }
 
-/* Shared memory survives peer error mode only with this; the network is the interface that Ferry itself listens on. */
+/* Shared memory survives peer error mode only with this; the network is the interface that Ferry
+ * itself listens on. */
 static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
 {
     char name[64], devices[DEVICES_BYTES];
@@ -72,6 +78,7 @@ static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
         configure(config, "MM_ERROR_HANDLING", "y");
     }
     configure(config, "NET_DEVICES", devices);
+    configure(config, "RNDV_THRESH", RENDEZVOUS_BYTES);
     return FERRY_OK;
 }
 
@@ -96,6 +103,53 @@ static ferry_status_t context_create(struct ucx *ucx, const char *interface)
     return status;
 }
 
+static uint64_t checksum(const unsigned char *data, size_t bytes)
+{
+    uint64_t sum = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (size_t i = 0; i < bytes; i++) {
+        sum = (sum ^ data[i]) * UINT64_C(0x100000001b3);
+    }
+    return sum;
+}
+
+const ucp_address_t *ucx_address_check(const void *address, size_t bytes)
+{
+    uint64_t sum;
+    if (bytes <= sizeof(sum) || bytes > FERRY_TRANSPORT_ADDRESS_BYTES_MAX) {
+        return NULL;
+    }
+    const unsigned char *proper = (const unsigned char *)address + sizeof(sum);
+    memcpy(&sum, address, sizeof(sum));
+    return sum == checksum(proper, bytes - sizeof(sum)) ? (const ucp_address_t *)proper : NULL;
+}
+
+static ferry_status_t address_take(struct ucx *ucx)
+{
+    ucp_address_t *address;
+    size_t bytes;
+    ucs_status_t result = ucp_worker_get_address(ucx->worker, &address, &bytes);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "asking a UCX worker for its address");
+    }
+    ferry_status_t status = FERRY_OK;
+    uint64_t sum = checksum((const unsigned char *)address, bytes);
+    ucx->address_bytes = sizeof(sum) + bytes;
+    ucx->address = malloc(ucx->address_bytes);
+    if (ucx->address_bytes > FERRY_TRANSPORT_ADDRESS_BYTES_MAX) {
+        status = error_raise(FERRY_ERR_LIMIT,
+                             "UCX's address has %zu bytes, %d are allowed; UCX_NET_DEVICES or "
+                             "UCX_TLS can make it smaller",
+                             ucx->address_bytes, FERRY_TRANSPORT_ADDRESS_BYTES_MAX);
+    } else if (ucx->address == NULL) {
+        status = error_raise(FERRY_ERR_NO_MEMORY, "no memory for UCX's address");
+    } else {
+        memcpy(ucx->address, &sum, sizeof(sum));
+        memcpy((char *)ucx->address + sizeof(sum), address, bytes);
+    }
+    ucp_worker_release_address(ucx->worker, address);
+    return status;
+}
+
 static ferry_status_t worker_create(struct ucx *ucx)
 {
     ucp_worker_params_t params = {
@@ -106,36 +160,12 @@ static ferry_status_t worker_create(struct ucx *ucx)
     if (result != UCS_OK) {
         return ucx_raise(result, "creating a UCX worker");
     }
-    result = ucp_worker_get_address(ucx->worker, &ucx->address, &ucx->address_bytes);
-    if (result != UCS_OK) {
-        return ucx_raise(result, "asking a UCX worker for its address");
-    }
-    if (ucx->address_bytes > FERRY_TRANSPORT_ADDRESS_BYTES_MAX) {
-        return error_raise(FERRY_ERR_LIMIT,
-                           "UCX's address has %zu bytes, %d are allowed; UCX_NET_DEVICES or "
-                           "UCX_TLS can make it smaller",
-                           ucx->address_bytes, FERRY_TRANSPORT_ADDRESS_BYTES_MAX);
-    }
     result = ucp_worker_get_efd(ucx->worker, &ucx->wait_fd);
     if (result != UCS_OK) {
         return ucx_raise(result, "asking a UCX worker for its descriptor");
     }
-    return FERRY_OK;
+    return address_take(ucx);
 }
-
-/* Children that the program execs must not keep UCX's descriptors: a killed peer would be noticed late. Before and after tell which are
- * UCX's; one that another thread opens meanwhile is at worst closed on exec, too. */
-static void mark_descriptors(const bool *before, int count)
-{
-    for (int fd = 0; fd < count; fd++) {
-        int flags = fcntl(fd, F_GETFD);
-        if (flags >= 0 && !before[fd] && (flags & FD_CLOEXEC) == 0) {
-            fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
-        }
-    }
-}
-
-#define DESCRIPTORS 4096
 
 static ferry_status_t query(struct ucx *ucx)
 {
@@ -146,6 +176,7 @@ static ferry_status_t query(struct ucx *ucx)
     }
     ucx->capabilities = FERRY_TRANSPORT_HOST | FERRY_TRANSPORT_ZERO_COPY | FERRY_TRANSPORT_DETECTS |
                         FERRY_TRANSPORT_SAFE_ABORT | FERRY_TRANSPORT_REGISTERS;
+    ucx->memory_types = attributes.memory_types;
     if ((attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) {
         ucx->capabilities |= FERRY_TRANSPORT_CUDA;
     }
@@ -157,13 +188,8 @@ static ferry_status_t query(struct ucx *ucx)
 
 ferry_status_t ucx_context_open(struct ucx *ucx, const ferry_transport_options_t *options)
 {
-    bool *before = calloc(DESCRIPTORS, sizeof(*before));
-    if (before == NULL) {
-        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for the UCX transport");
-    }
-    for (int fd = 0; fd < DESCRIPTORS; fd++) {
-        before[fd] = fcntl(fd, F_GETFD) >= 0;
-    }
+    struct ucx_descriptors before;
+    ucx_descriptors_note(&before);
     ferry_status_t status = context_create(ucx, options->interface);
     if (status == FERRY_OK) {
         status = query(ucx);
@@ -171,16 +197,13 @@ ferry_status_t ucx_context_open(struct ucx *ucx, const ferry_transport_options_t
     if (status == FERRY_OK) {
         status = worker_create(ucx);
     }
-    mark_descriptors(before, DESCRIPTORS);
-    free(before);
+    ucx_descriptors_mark_new(&before);
     return status;
 }
 
 void ucx_context_close(struct ucx *ucx)
 {
-    if (ucx->address != NULL) {
-        ucp_worker_release_address(ucx->worker, ucx->address);
-    }
+    free(ucx->address);
     if (ucx->worker != NULL) {
         ucp_worker_destroy(ucx->worker);
     }

@@ -7,6 +7,10 @@
 
 #include <ferry/transport.h>
 
+/* What a link's first messages wait in until this end has connected. */
+#define UCX_EARLY_MESSAGES_MAX 256
+#define UCX_ENDED_SESSIONS 16
+
 /* The id under which control messages travel as active messages. */
 #define UCX_MESSAGE_ID 0xf
 
@@ -38,22 +42,37 @@ struct ucx_link {
     UT_hash_handle hh;           /* by local_session */
 };
 
+struct ucx_early_message {
+    struct ucx_early_message *next;
+    uint32_t session;
+    size_t bytes;
+    uint64_t data[];
+};
+
 struct ucx {
     ferry_transport_t base; /* first */
     ferry_transport_events_t events;
     ucp_context_h context;
     ucp_worker_h worker;
-    ucp_address_t *address;
+    void *address; /* owned: a checksum, then UCX's address */
     size_t address_bytes;
     size_t message_bytes;
     char identity[64];
     uint32_t capabilities;
+    uint64_t memory_types; /* bits, by ucs_memory_type_t */
     int wait_fd;
-    struct ucx_link *links;   /* hash by local_session */
-    struct ucx_link *leaving; /* disconnected, not yet let go of by UCX */
-    size_t posted;            /* operations that UCX has, all links */
-    unsigned happened;        /* during the present progress() */
-    uint64_t aligned[1024];   /* a message that UCX hands over at an odd address */
+    struct ucx_link *links;          /* hash by local_session */
+    struct ucx_link *leaving;        /* disconnected, not yet let go of by UCX */
+    size_t posted;                   /* operations that UCX has, all links */
+    size_t leftovers;                /* receives that take out what nobody wanted */
+    unsigned happened;               /* during the present progress() */
+    struct ucx_early_message *early; /* owned, oldest first: of sessions that have no link yet */
+    size_t early_count;
+    bool early_due;                    /* a link was made since they were last looked at */
+    int64_t ended[UCX_ENDED_SESSIONS]; /* sessions that are over; -1: none */
+    unsigned ended_next;
+    int64_t sweep_at_ns, sweep_gap_ns; /* when to look for new descriptors; gap 0: not at all */
+    uint64_t aligned[1024];            /* a message that UCX hands over at an odd address */
 };
 
 static inline struct ucx_operation *ucx_operation(ferry_operation_t *operation)
@@ -63,9 +82,26 @@ static inline struct ucx_operation *ucx_operation(ferry_operation_t *operation)
     return (struct ucx_operation *)(void *)operation->reserved;
 }
 
+/* ucx_descriptors.c: children that the program execs must not keep UCX's descriptors, for a killed
+ * peer would be noticed late. */
+struct ucx_descriptors {
+    uint64_t open[64]; /* bits */
+};
+/* What is open now; and marks, as closed on exec, what was opened since. One that another thread
+ * opened meanwhile is marked, too. */
+void ucx_descriptors_note(struct ucx_descriptors *before);
+void ucx_descriptors_mark_new(const struct ucx_descriptors *before);
+/* UCX accepts and makes connections at times of its own: after each connect() progress() looks a
+ * few times for them. */
+void ucx_descriptors_expect(struct ucx *ucx);
+void ucx_descriptors_sweep(struct ucx *ucx);
+
 /* ucx_context.c: UCX's configuration, context and worker. */
 ferry_status_t ucx_context_open(struct ucx *ucx, const ferry_transport_options_t *options);
 void ucx_context_close(struct ucx *ucx);
+/* UCX believes whatever address it is given. The address proper, or NULL: not one of
+ * ucx_context_open(). */
+const ucp_address_t *ucx_address_check(const void *address, size_t bytes);
 
 /* ucx_link.c */
 ferry_status_t ucx_connect(ferry_transport_t *transport, const void *address, size_t bytes,
@@ -78,6 +114,10 @@ void ucx_describe(const ferry_link_t *link, char *text, size_t capacity);
 
 /* ucx_message.c: control messages, as eager active messages. */
 ferry_status_t ucx_message_listen(struct ucx *ucx);
+/* Gives links what came before them. */
+void ucx_early_deliver(struct ucx *ucx);
+void ucx_early_drop(struct ucx *ucx, uint32_t session);
+void ucx_early_drop_all(struct ucx *ucx);
 ferry_status_t ucx_send_message(ferry_link_t *link, const void *data, size_t bytes,
                                 ferry_operation_t *operation);
 
@@ -106,7 +146,8 @@ ucs_memory_type_t ucx_memory_type(DLDevice device);
 ferry_status_t ucx_raise(ucs_status_t status, const char *what);
 /* The same without raising. */
 ferry_status_t ucx_status(ucs_status_t status);
-/* Sends UCX's log to Ferry's sink and undoes what loading UCX did to the program's signals; once a process. */
+/* Sends UCX's log to Ferry's sink and undoes what loading UCX did to the program's signals; once a
+ * process. */
 void ucx_tame(void);
 
 /* Accounting of operations that UCX has. */

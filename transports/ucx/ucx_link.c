@@ -24,7 +24,7 @@ static void link_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
                                 ucs_status_string(status));
 }
 
-static ferry_status_t endpoint_create(struct ucx_link *link, const void *address)
+static ferry_status_t endpoint_create(struct ucx_link *link, const ucp_address_t *address)
 {
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -33,7 +33,10 @@ static ferry_status_t endpoint_create(struct ucx_link *link, const void *address
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = link_failed, .arg = link},
     };
+    struct ucx_descriptors before;
+    ucx_descriptors_note(&before);
     ucs_status_t status = ucp_ep_create(link->ucx->worker, &params, &link->endpoint);
+    ucx_descriptors_mark_new(&before);
     return status == UCS_OK ? FERRY_OK : ucx_raise(status, "creating a UCX endpoint");
 }
 
@@ -42,13 +45,15 @@ ferry_status_t ucx_connect(ferry_transport_t *transport, const void *address, si
                            ferry_link_t **link_out)
 {
     struct ucx *ucx = (struct ucx *)(void *)transport;
+    const ucp_address_t *proper = ucx_address_check(address, bytes);
     struct ucx_link *link;
-    HASH_FIND(hh, ucx->links, &local_session, sizeof(local_session), link);
-    if (link != NULL || bytes == 0 || bytes > FERRY_TRANSPORT_ADDRESS_BYTES_MAX) {
+    if (proper == NULL) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
-                           link != NULL ? "session %u is in use"
-                                        : "%u: the UCX address has no or too many bytes",
-                           local_session);
+                           "%zu bytes are no address of Ferry's UCX transport", bytes);
+    }
+    HASH_FIND(hh, ucx->links, &local_session, sizeof(local_session), link);
+    if (link != NULL) {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT, "session %u is in use", local_session);
     }
     link = calloc(1, sizeof(*link));
     if (link == NULL) {
@@ -59,12 +64,19 @@ ferry_status_t ucx_connect(ferry_transport_t *transport, const void *address, si
     link->ucx = ucx;
     link->local_session = local_session;
     link->remote_session = remote_session;
-    ferry_status_t status = endpoint_create(link, address);
+    ferry_status_t status = endpoint_create(link, proper);
     if (status != FERRY_OK) {
         free(link);
         return status;
     }
     HASH_ADD(hh, ucx->links, local_session, sizeof(link->local_session), link);
+    ucx->early_due = ucx->early != NULL;
+    ucx_descriptors_expect(ucx);
+    for (size_t i = 0; i < UCX_ENDED_SESSIONS; i++) {
+        if (ucx->ended[i] == local_session) {
+            ucx->ended[i] = -1; /* the number lives again */
+        }
+    }
     *link_out = &link->base;
     return FERRY_OK;
 }
@@ -76,6 +88,8 @@ void ucx_disconnect(ferry_link_t *base)
     struct ucx *ucx = link->ucx;
     link->disconnected = true;
     HASH_DEL(ucx->links, link);
+    ucx->ended[ucx->ended_next++ % UCX_ENDED_SESSIONS] = link->local_session;
+    ucx_early_drop(ucx, link->local_session);
     ucx_withdraw(link);
     ucp_request_param_t params = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -110,7 +124,8 @@ void ucx_reap(struct ucx *ucx)
     }
 }
 
-/* UCX prints an endpoint's lanes as "# lane[0]: 5:sysv/memory.0 md[3] ..."; there is no query that both builds have. */
+/* UCX prints an endpoint's lanes as "# lane[0]: 5:sysv/memory.0 md[3] ..."; there is no query that
+ * both builds have. */
 void ucx_describe(const ferry_link_t *base, char *text, size_t capacity)
 {
     const struct ucx_link *link = (const struct ucx_link *)(const void *)base;
@@ -126,7 +141,9 @@ void ucx_describe(const ferry_link_t *base, char *text, size_t capacity)
     }
     ucp_ep_print_info(link->endpoint, stream);
     fclose(stream);
-    for (char *line = strtok(printed, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+    char *rest;
+    for (char *line = strtok_r(printed, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
         char name[64];
         const char *lane = strstr(line, "lane[");
         const char *colon = lane == NULL ? NULL : strchr(lane, ':');

@@ -8,8 +8,9 @@ ucs_memory_type_t ucx_memory_type(DLDevice device)
     case kDLCUDAHost:
         return UCS_MEMORY_TYPE_HOST;
     case kDLCUDA:
-    case kDLCUDAManaged:
         return UCS_MEMORY_TYPE_CUDA;
+    case kDLCUDAManaged:
+        return UCS_MEMORY_TYPE_CUDA_MANAGED;
     default:
         return UCS_MEMORY_TYPE_LAST;
     }

@@ -1,6 +1,73 @@
+#include <stdlib.h>
+#include <utlist.h>
+
 #include "core/error.h"
 #include "core/log.h"
 #include "transports/ucx/ucx_internal.h"
+
+static void early_remove(struct ucx *ucx, struct ucx_early_message *message)
+{
+    LL_DELETE(ucx->early, message);
+    free(message);
+    ucx->early_count--;
+}
+
+/* The other end may have connected earlier. Of sessions that are over nothing is kept, and only so
+ * much in all. */
+static void early_keep(struct ucx *ucx, uint32_t session, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < UCX_ENDED_SESSIONS; i++) {
+        if (ucx->ended[i] == session) {
+            return;
+        }
+    }
+    struct ucx_early_message *message = malloc(sizeof(*message) + bytes);
+    if (message == NULL) {
+        log_write(FERRY_LOG_WARN, "a control message of %zu bytes was dropped: no memory", bytes);
+        return;
+    }
+    message->session = session;
+    message->bytes = bytes;
+    memcpy(message->data, data, bytes);
+    LL_APPEND(ucx->early, message);
+    if (++ucx->early_count > UCX_EARLY_MESSAGES_MAX) {
+        early_remove(ucx, ucx->early);
+    }
+}
+
+void ucx_early_deliver(struct ucx *ucx)
+{
+    struct ucx_early_message *message, *next;
+    ucx->early_due = false;
+    LL_FOREACH_SAFE(ucx->early, message, next)
+    {
+        struct ucx_link *link;
+        HASH_FIND(hh, ucx->links, &message->session, sizeof(message->session), link);
+        if (link != NULL) {
+            ucx->happened++;
+            ucx->events.message(ucx->events.context, &link->base, message->data, message->bytes);
+            early_remove(ucx, message);
+        }
+    }
+}
+
+void ucx_early_drop(struct ucx *ucx, uint32_t session)
+{
+    struct ucx_early_message *message, *next;
+    LL_FOREACH_SAFE(ucx->early, message, next)
+    {
+        if (message->session == session) {
+            early_remove(ucx, message);
+        }
+    }
+}
+
+void ucx_early_drop_all(struct ucx *ucx)
+{
+    while (ucx->early != NULL) {
+        early_remove(ucx, ucx->early);
+    }
+}
 
 static ucs_status_t message_arrived(void *argument, const void *header, size_t header_bytes,
                                     void *data, size_t bytes, const ucp_am_recv_param_t *param)
@@ -17,7 +84,8 @@ static ucs_status_t message_arrived(void *argument, const void *header, size_t h
     memcpy(&session, header, sizeof(session));
     HASH_FIND(hh, ucx->links, &session, sizeof(session), link);
     if (link == NULL) {
-        return UCS_OK; /* of a session that is over */
+        early_keep(ucx, session, data, bytes);
+        return UCS_OK;
     }
     if (((uintptr_t)data & 7) != 0) {
         memcpy(ucx->aligned, data, bytes);

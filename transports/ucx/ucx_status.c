@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
 
@@ -71,7 +72,9 @@ static ucs_log_func_rc_t log_handler(const char *file, unsigned line, const char
     }
     char text[512];
     vsnprintf(text, sizeof(text), format, arguments);
-    log_write(level_of(level), "UCX: %s", text);
+    /* Said of settings that Ferry made and that none of the transports in use has. */
+    bool own = strncmp(text, "invalid configuration", strlen("invalid configuration")) == 0;
+    log_write(own ? FERRY_LOG_DEBUG : level_of(level), "UCX: %s", text);
     return UCS_LOG_FUNC_RC_STOP;
 }
 
@@ -98,9 +101,9 @@ static bool taken_by_ucs(const struct sigaction *action)
            handler.dli_fbase == own.dli_fbase;
 }
 
-/* Loading libucs takes SIGSEGV, SIGHUP and others before any function of it is called; this library is loaded right after
- * it and gives them back. UCX_HANDLE_ERRORS and UCX_DEBUG_SIGNO set by the user are an order to
- * keep them. */
+/* Loading libucs takes SIGSEGV, SIGHUP and others before any function of it is called; this
+ * library is loaded right after it and gives them back. UCX_HANDLE_ERRORS and UCX_DEBUG_SIGNO set
+ * by the user are an order to keep them. */
 __attribute__((constructor)) static void give_signals_back(void)
 {
     if (config_environment("UCX_HANDLE_ERRORS") != NULL ||

@@ -94,7 +94,8 @@ static void segment_sent(void *request, ucs_status_t status, void *argument)
     ucx_completed(argument, status, 0);
 }
 
-/* Comes from inside ucp_tag_recv_nbx() when the segment is there already: the outcome is then left for tag_receive(). */
+/* Comes from inside ucp_tag_recv_nbx() when the segment is there already: the outcome is then left
+ * for tag_receive(). */
 static void segment_received(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info,
                              void *argument)
 {
@@ -123,8 +124,7 @@ static void set_memory(ucp_request_param_t *params, const ferry_memory_t *memory
 static ferry_status_t check_memory(const struct ucx *ucx, const ferry_memory_t *memory)
 {
     ucs_memory_type_t type = ucx_memory_type(memory->device);
-    if (type == UCS_MEMORY_TYPE_HOST ||
-        (type == UCS_MEMORY_TYPE_CUDA && (ucx->capabilities & FERRY_TRANSPORT_CUDA) != 0)) {
+    if (type != UCS_MEMORY_TYPE_LAST && (ucx->memory_types & UCS_BIT(type)) != 0) {
         return FERRY_OK;
     }
     return error_raise(FERRY_ERR_UNSUPPORTED,
@@ -158,8 +158,8 @@ ferry_status_t ucx_send(ferry_link_t *base, uint32_t segment, const ferry_memory
     return FERRY_PENDING;
 }
 
-/* UCX 1.13 does not say how long a segment was that it completes at once, so immediate completion is denied: the callback knows
- * (both builds). */
+/* UCX 1.13 does not say how long a segment was that it completes at once, so immediate completion
+ * is denied: the callback knows (both builds). */
 static ferry_status_t tag_receive(struct ucx_link *link, uint32_t segment,
                                   const ferry_memory_t *memory, enum ucx_kind kind, uint64_t wanted,
                                   ferry_operation_t *operation)
@@ -221,9 +221,10 @@ void ucx_withdraw(struct ucx_link *link)
 static void leftover_dropped(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info,
                              void *argument)
 {
+    struct ucx *ucx = argument;
     (void)status;
     (void)info;
-    (void)argument;
+    ucx->leftovers--;
     ucp_request_free(request);
 }
 
@@ -233,11 +234,15 @@ static void drain_tags(struct ucx *ucx, uint64_t tag, uint64_t mask)
     ucp_tag_message_h message;
     while ((message = ucp_tag_probe_nb(ucx->worker, tag, mask, 1, &info)) != NULL) {
         ucp_request_param_t params = {
-            .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK,
+            .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
             .cb.recv = leftover_dropped,
+            .user_data = ucx,
         };
         ucs_status_ptr_t request = ucp_tag_msg_recv_nbx(ucx->worker, NULL, 0, message, &params);
-        if (UCS_PTR_IS_ERR(request) && UCS_PTR_STATUS(request) != UCS_ERR_MESSAGE_TRUNCATED) {
+        if (UCS_PTR_IS_PTR(request)) {
+            ucx->leftovers++;
+        } else if (UCS_PTR_IS_ERR(request) &&
+                   UCS_PTR_STATUS(request) != UCS_ERR_MESSAGE_TRUNCATED) {
             log_write(FERRY_LOG_DEBUG, "a leftover of a former session: %s",
                       ucs_status_string(UCS_PTR_STATUS(request)));
         }
