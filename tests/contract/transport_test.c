@@ -1,0 +1,39 @@
+/* Every transport through the same cases, UCX over what it chooses by itself and over tcp. */
+#include <criterion/criterion.h>
+
+#include "support/transport_contract.h"
+
+#define EVERY_TRANSPORT(promise)                                                                   \
+    Test(transport_contract, inproc_##promise)                                                     \
+    {                                                                                              \
+        contract_##promise("inproc", "");                                                          \
+    }                                                                                              \
+    Test(transport_contract, ucx_##promise)                                                        \
+    {                                                                                              \
+        contract_##promise("ucx", "");                                                             \
+    }                                                                                              \
+    Test(transport_contract, ucx_over_tcp_##promise)                                               \
+    {                                                                                              \
+        contract_##promise("ucx", "tcp,self");                                                     \
+    }
+
+EVERY_TRANSPORT(describes_itself)
+EVERY_TRANSPORT(opens_again_and_again)
+EVERY_TRANSPORT(carries_messages)
+EVERY_TRANSPORT(keeps_early_messages)
+EVERY_TRANSPORT(carries_segments)
+EVERY_TRANSPORT(carries_many_at_once)
+EVERY_TRANSPORT(takes_registered_memory)
+EVERY_TRANSPORT(declines)
+EVERY_TRANSPORT(refuses_other_sizes)
+EVERY_TRANSPORT(refuses_other_memory)
+EVERY_TRANSPORT(refuses_bad_connects)
+EVERY_TRANSPORT(links_to_itself)
+EVERY_TRANSPORT(keeps_links_apart)
+EVERY_TRANSPORT(sleeps_and_wakes)
+EVERY_TRANSPORT(disconnects_idle_receives)
+EVERY_TRANSPORT(disconnects_from_a_stopped_sender)
+EVERY_TRANSPORT(disconnects_amid_segments)
+EVERY_TRANSPORT(starts_sessions_afresh)
+EVERY_TRANSPORT(outlives_the_other_instance)
+EVERY_TRANSPORT(runs_in_two_threads)
