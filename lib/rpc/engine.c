@@ -371,23 +371,25 @@ static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
             idle_since = 0;
             idle = 0;
         }
-        if (step % CHECK_STEPS != 0 && (busy || spin_ns > 0)) {
+        /* A yield may last, so that from the first one on every step looks at the clock. */
+        if (step % CHECK_STEPS != 0 && idle < CHECK_STEPS && (busy || spin_ns > 0)) {
             if (!busy) {
                 engine_breathe(agent, idle++);
             }
             continue;
         }
-        int64_t now = agent_now_ns(agent);
-        if (now >= drive->deadline_ns) {
+        if (agent_now_ns(agent) >= drive->deadline_ns) {
             break;
         }
-        poller_dispatch_timers(agent->poller);
-        if (!agent->thread_running) {
+        if (agent->thread_running && drive->waiter) {
+            poller_dispatch_timers(agent->poller); /* the own thread looks after the sockets */
+        } else {
             engine_dispatch(agent);
         }
         if (busy) {
             continue;
         }
+        int64_t now = clock_monotonic_ns(); /* a test's clock may stand still */
         if (idle_since == 0) {
             idle_since = now;
         }
@@ -395,7 +397,7 @@ static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
             if (!engine_sleep(agent, drive)) {
                 return;
             }
-            idle_since = spin_ns == 0 ? 0 : agent_now_ns(agent);
+            idle_since = spin_ns == 0 ? 0 : clock_monotonic_ns();
         } else {
             engine_breathe(agent, idle++);
         }
