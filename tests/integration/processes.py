@@ -101,6 +101,20 @@ def a_name_is_free_again():
     end([caller, third])
 
 
+def driven_in_every_way():
+    """Also an agent that never sleeps serves its sockets: it is found, and notices who is gone."""
+    for mode in ("adaptive", "sleep", "spin"):
+        variables = {"FERRY_NAMING": f"file://{folder()}", "FERRY_PROGRESS": mode}
+        caller, callee = Peer("a", **variables), Peer("b", **variables)
+        for peer in (caller, callee):
+            peer.started()
+        expect_words(caller.ask("call b 70000"), "ok")
+        expect(caller.ask("pending b 3 10") == "pending 3", "calls did not start")
+        callee.kill()
+        expect_words(caller.ask("join", 10), "3 FERRY_ERR_PEER_LOST: ", "b")
+        caller.end()
+
+
 def versions():
     """Peers whose UCX versions differ are refused by name before UCX sees them; two of the other build get on."""
     if not os.environ["TEST_UCX_OTHER_LIB"]:
@@ -124,5 +138,6 @@ over_file()
 over_tcp()
 over_env()
 a_name_is_free_again()
+driven_in_every_way()
 versions()
 leave(0)

@@ -5,7 +5,7 @@
  *   call PEER BYTES       echoes so many bytes of body and of tensor: "ok PATH", or "STATUS: TEXT"
  *   wait PEER BYTES       the same, waiting for the peer's name
  *   connect PEER          "ok", or "STATUS: TEXT"
- *   pending PEER COUNT    starts calls that nobody answers: "pending COUNT"
+ *   pending PEER COUNT BYTES    starts calls that nobody answers, with a tensor each: "pending COUNT"
  *   join                  waits for those: "COUNT STATUS: TEXT" of the last, or "different" */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,13 +71,19 @@ static void call(const char *name, size_t bytes, bool wait_for_peer)
     free(data);
 }
 
-static void start_pending(const char *name, size_t count)
+static void start_pending(const char *name, size_t count, size_t bytes)
 {
     ferry_call_options_t options = ferry_call_options();
     options.timeout_ns = FERRY_FOREVER;
     for (size_t i = 0; i < count && peer.pending_count < PENDING_MAX; i++) {
-        if (ferry_call(peer.agent, name, "keep", NULL, &options,
+        int64_t shape[1] = {(int64_t)bytes};
+        ferry_tensor_t tensor = test_tensor("data", calloc(1, bytes + 1), test_u8, 1, shape);
+        tensor.release = free;
+        tensor.context = tensor.view.data;
+        ferry_message_t message = {.tensors = &tensor, .tensor_count = 1};
+        if (ferry_call(peer.agent, name, "keep", &message, &options,
                        &peer.pending[peer.pending_count]) != FERRY_OK) {
+            free(tensor.context);
             say_error();
             return;
         }
@@ -107,12 +113,12 @@ static void join_pending(void)
 static void obey(const char *line)
 {
     char verb[16], name[160];
-    size_t number = 0;
-    int words = sscanf(line, "%15s %159s %zu", verb, name, &number);
+    size_t number = 0, bytes = 0;
+    int words = sscanf(line, "%15s %159s %zu %zu", verb, name, &number, &bytes);
     if (words == 3 && (strcmp(verb, "call") == 0 || strcmp(verb, "wait") == 0)) {
         call(name, number, verb[0] == 'w');
-    } else if (words == 3 && strcmp(verb, "pending") == 0) {
-        start_pending(name, number);
+    } else if (words == 4 && strcmp(verb, "pending") == 0) {
+        start_pending(name, number, bytes);
     } else if (words == 2 && strcmp(verb, "connect") == 0) {
         if (ferry_agent_connect(peer.agent, name, 0) == FERRY_OK) {
             printf("ok\n");
