@@ -1,5 +1,6 @@
 #include "rpc/start.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -69,7 +70,12 @@ static ferry_status_t agent_open_transport(struct ferry_agent *agent, const char
         .message_bytes = agent->receive_limits.eager_bytes,
     };
     struct agent_transport *transport = &agent->transports[agent->transport_count];
+    /* Threads of a transport's library begin with this mask: the program's signals are not theirs. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     ferry_status_t status = transport_open(ops, &options, &transport->instance);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (status == FERRY_OK) {
         transport->capabilities = ops->capabilities(transport->instance);
         agent->transport_count++;
