@@ -63,20 +63,27 @@ void contract_party_close(struct contract_party *party)
     party->transport = NULL;
 }
 
-ferry_link_t *contract_party_connect(struct contract_party *party,
-                                     const struct contract_party *other, uint32_t local_session,
-                                     uint32_t remote_session)
+ferry_link_t *contract_party_connect_to(struct contract_party *party, const void *address,
+                                        size_t bytes, uint32_t local_session,
+                                        uint32_t remote_session)
 {
-    const void *address;
-    size_t bytes;
     ferry_link_t *link = NULL;
-    other->ops->address(other->transport, &address, &bytes);
     ferry_status_t status = party->ops->connect(party->transport, address, bytes, local_session,
                                                 remote_session, party, &link);
     cr_assert_eq(status, FERRY_OK, "connect: %s", ferry_last_error()->text);
     cr_assert_eq(link->context, party);
     cr_assert_eq(link->transport, party->transport);
     return link;
+}
+
+ferry_link_t *contract_party_connect(struct contract_party *party,
+                                     const struct contract_party *other, uint32_t local_session,
+                                     uint32_t remote_session)
+{
+    const void *address;
+    size_t bytes;
+    other->ops->address(other->transport, &address, &bytes);
+    return contract_party_connect_to(party, address, bytes, local_session, remote_session);
 }
 
 void contract_party_disconnect(struct contract_party *party)

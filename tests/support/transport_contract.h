@@ -51,6 +51,9 @@ void contract_party_close(struct contract_party *party);
 ferry_link_t *contract_party_connect(struct contract_party *party,
                                      const struct contract_party *other, uint32_t local_session,
                                      uint32_t remote_session);
+ferry_link_t *contract_party_connect_to(struct contract_party *party, const void *address,
+                                        size_t bytes, uint32_t local_session,
+                                        uint32_t remote_session);
 void contract_party_disconnect(struct contract_party *party);
 void contract_party_forget_messages(struct contract_party *party);
 /* Sleeps as an agent does until there is work: false when none came within the time. */
