@@ -124,7 +124,7 @@ static ferry_status_t answer_give(ferry_request_t *request, void *context)
     (void)context;
     char text[FERRY_DEVICE_TEXT_BYTES];
     DLDevice device;
-    struct seeded_buffer *buffer;
+    struct seeded_buffer *buffer = NULL;
     ferry_reader_t reader = ferry_reader(ferry_request_message(request));
     uint64_t seed = ferry_reader_uint64(&reader, "seed");
     size_t bytes = (size_t)ferry_reader_int64(&reader, "bytes");
