@@ -416,6 +416,7 @@ static ferry_status_t agent_drain(struct ferry_agent *agent, int64_t drain_ns)
     ferry_status_t status = engine_wait_locked(agent, agent_is_quiet, agent, deadline);
     call_fail_all(agent, FERRY_ERR_SHUTDOWN, "the agent was shut down");
     agent_close_links(agent);
+    peer_notify_all(agent, FERRY_ERR_SHUTDOWN);
     struct let_go wait = {
         .agent = agent,
         .deadline_ns = clock_deadline_ns(agent_now_ns(agent), agent->values->release_timeout_ns),

@@ -237,6 +237,13 @@ void peer_notify(struct peer *peer, ferry_status_t status)
     }
 }
 
+void peer_notify_all(struct ferry_agent *agent, ferry_status_t status)
+{
+    for (struct peer *peer = agent->peers; peer != NULL; peer = peer->hh.next) {
+        peer_notify(peer, status);
+    }
+}
+
 void peer_destroy_all(struct ferry_agent *agent)
 {
     struct peer *peer, *next;

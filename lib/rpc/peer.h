@@ -25,6 +25,7 @@ void peer_expect(struct peer *peer);
 
 /* Tells ferry_agent_when_ready()'s waiters. */
 void peer_notify(struct peer *peer, ferry_status_t status);
+void peer_notify_all(struct ferry_agent *agent, ferry_status_t status);
 
 void peer_destroy_all(struct ferry_agent *agent);
 

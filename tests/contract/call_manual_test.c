@@ -425,3 +425,21 @@ OVER_EACH_TRANSPORT(run_drives_the_agent_until_it_is_stopped)
     pthread_join(runner, NULL);
     ferry_testing_pair_destroy(&pair);
 }
+
+static void on_last(void *context, ferry_status_t status)
+{
+    TEST_CHECK(status != FERRY_OK);
+    ++*(int *)context;
+}
+
+OVER_EACH_TRANSPORT(who_waits_for_room_is_told_when_the_agent_goes)
+{
+    ferry_testing_pair_t pair = manual_pair(over->name, NULL, NULL);
+    ferry_future_t *future = NULL;
+    int runs = 0;
+    cr_assert_eq(ferry_call(pair.left, "right", "echo", NULL, NULL, &future),
+                 FERRY_ERR_WOULD_BLOCK);
+    TEST_CHECK(ferry_agent_when_ready(pair.left, "right", on_last, &runs) == FERRY_OK);
+    ferry_testing_pair_destroy(&pair);
+    cr_assert_eq(runs, 1);
+}
