@@ -31,7 +31,8 @@ target_link_options(ferry_options INTERFACE "$<$<LINK_LANGUAGE:C,CXX>:-Wl,--enab
 
 if(FERRY_SANITIZE)
   set(sanitize -fsanitize=${FERRY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
-  target_compile_options(ferry_options INTERFACE "$<${for_c}:${sanitize}>")
+  target_compile_options(ferry_options INTERFACE "$<${for_c}:${sanitize}>"
+    "$<$<COMPILE_LANG_AND_ID:C,GNU>:-Wno-maybe-uninitialized>") # misled by the sanitizer's own code
   target_link_options(ferry_options INTERFACE "$<$<LINK_LANGUAGE:C,CXX>:${sanitize}>")
 endif()
 
