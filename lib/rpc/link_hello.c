@@ -225,11 +225,20 @@ static void link_refuse(struct link *link, ferry_status_t status)
               link->remote_name[0] == '\0' ? channel_peer(link->channel) : link->remote_name, text);
 }
 
-/* Two agents dial each other at once: the one with the smaller name keeps its dial. Where a link is up already it stays until this one is
- * ready to replace it: the dial may be one that the peer has given up meanwhile. */
-static ferry_status_t link_settle_crossing(struct ferry_agent *agent, struct peer *peer)
+/* Our dial has the peer's word: it may count the link as up before we hear of it. */
+static bool link_is_agreed(const struct peer *peer, const struct hello *hello)
 {
-    if (peer->state == PEER_DIALLING && strcmp(agent->name, peer->name) < 0) {
+    return peer->state == PEER_DIALLING && peer->link->state == LINK_CONFIRMING &&
+           memcmp(peer->link->remote_agent, hello->agent, sizeof(hello->agent)) == 0;
+}
+
+/* Two agents dial each other at once: the one with the smaller name keeps its dial, unless the other's was accepted before. Where a link is up already it stays until this
+ * one is ready to replace it: the dial may be one that the peer has given up meanwhile. */
+static ferry_status_t link_settle_crossing(struct ferry_agent *agent, struct peer *peer,
+                                           const struct hello *hello)
+{
+    if (link_is_agreed(peer, hello) ||
+        (peer->state == PEER_DIALLING && strcmp(agent->name, peer->name) < 0)) {
         return error_raise(FERRY_ERR_BUSY, "%s is dialling %s already", agent->name, peer->name);
     }
     if (peer->state != PEER_IDLE && peer->state != PEER_UP) {
@@ -274,7 +283,7 @@ static void link_on_dial(struct link *link, const struct hello *hello)
     if (peer != NULL) {
         status = link_choose_transport(link, hello);
         if (status == FERRY_OK) {
-            status = link_settle_crossing(link->agent, peer);
+            status = link_settle_crossing(link->agent, peer, hello);
         }
     } else if (status == FERRY_OK) {
         status = ferry_last_error()->status;

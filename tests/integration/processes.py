@@ -10,9 +10,9 @@ from peers import Peer, expect, expect_words, folder, free_ports, leave, now  # 
 SIZES = (0, 100, 70000, 3000001)
 
 
-def all_to_all(group):
+def all_to_all(group, sizes=SIZES):
     """Everybody calls everybody at the same time, and also itself."""
-    for size in SIZES:
+    for size in sizes:
         for caller in group:
             for callee in group:
                 caller.tell(f"wait {callee.name} {size}")
@@ -38,6 +38,17 @@ def over_file():
     taken(naming, "b")
     stranger(group[0])
     end(group)
+
+
+def first_calls_cross():
+    """Two that dial each other at once agree on one of the dials, whatever the order of events."""
+    for _ in range(12):
+        naming = f"file://{folder()}"
+        group = [Peer(name, FERRY_NAMING=naming) for name in ("a", "b", "c")]
+        for peer in group:
+            peer.started()
+        all_to_all(group, (0,))
+        end(group)
 
 
 def over_tcp():
@@ -135,6 +146,7 @@ def versions():
 
 
 over_file()
+first_calls_cross()
 over_tcp()
 over_env()
 a_name_is_free_again()
