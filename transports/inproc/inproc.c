@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "transports/inproc/inproc_internal.h"
 
-#define EARLY_MESSAGES_MAX 256 /* kept for links that their owner has not made yet */
+#define EARLY_MESSAGES_MAX 4096 /* kept for links that their owner has not made yet */
 
 struct inproc_shared inproc_shared = {.mutex = PTHREAD_MUTEX_INITIALIZER,
                                       .copied = PTHREAD_COND_INITIALIZER};
@@ -85,7 +85,9 @@ static void inproc_close(ferry_transport_t *transport)
     }
     struct inproc *inproc = inproc_of(transport), *other;
     pthread_mutex_lock(&inproc_shared.mutex);
-    LL_DELETE(inproc_shared.instances, inproc);
+    if (inproc_shared.instances != NULL) { /* none in a child that was forked since */
+        LL_DELETE(inproc_shared.instances, inproc);
+    }
     inproc_return_sends(inproc);
     LL_FOREACH(inproc_shared.instances, other)
     {
@@ -214,15 +216,19 @@ static void messages_drop(struct inproc *inproc, uint32_t session)
 
 static void inproc_disconnect(ferry_link_t *base)
 {
-    struct inproc_link *link = (struct inproc_link *)(void *)base;
+    struct inproc_link *link = link_of(base);
     pthread_mutex_lock(&inproc_shared.mutex);
+    link->gone = true; /* also to what completions may try to post */
     ferry_operation_t *taken = link_take_operations(link);
+    link_return_sends(link);
     messages_drop(link->inproc, link->local_session);
     HASH_DEL(link->inproc->links, link);
     struct inproc_link *other = link_opposite(link);
     if (other != NULL) {
         other->gone = true;
         inproc_signal(other->inproc);
+    } else if (link->peer != NULL && link_find(link->peer, link->remote_session) == NULL) {
+        messages_drop(link->peer, link->remote_session);
     }
     pthread_mutex_unlock(&inproc_shared.mutex);
     operations_finish(link->inproc, taken);
@@ -243,7 +249,7 @@ static ferry_status_t inproc_send_message(ferry_link_t *base, const void *data, 
                                           ferry_operation_t *operation)
 {
     (void)operation; /* the copy is made at once */
-    struct inproc_link *link = (struct inproc_link *)(void *)base;
+    struct inproc_link *link = link_of(base);
     if (bytes > link->inproc->message_bytes) {
         return error_raise(FERRY_ERR_LIMIT, "a control message of %zu bytes; %zu are allowed",
                            bytes, link->inproc->message_bytes);
@@ -258,27 +264,32 @@ static ferry_status_t inproc_send_message(ferry_link_t *base, const void *data, 
     memcpy(message->data, data, bytes);
     pthread_mutex_lock(&inproc_shared.mutex);
     struct inproc *peer = link->gone ? NULL : link->peer;
-    if (peer != NULL) {
+    bool early = peer != NULL && link_find(peer, link->remote_session) == NULL;
+    bool full = early && peer->early >= EARLY_MESSAGES_MAX;
+    if (peer != NULL && !full) {
+        peer->early += early;
         *peer->messages_tail = message;
         peer->messages_tail = &message->next;
         inproc_signal(peer);
     }
     pthread_mutex_unlock(&inproc_shared.mutex);
-    if (peer == NULL) {
-        free(message);
-        return error_raise(FERRY_ERR_PEER_LOST, "the other end is closed");
+    if (peer != NULL && !full) {
+        return FERRY_OK;
     }
-    return FERRY_OK;
+    free(message);
+    return full ? error_raise(FERRY_ERR_LIMIT,
+                              "%d messages wait for the other end to make its link already",
+                              EARLY_MESSAGES_MAX)
+                : error_raise(FERRY_ERR_PEER_LOST, "the other end is closed");
 }
 
 /* ---- progress ---- */
 
-/* With the mutex: the messages that have a link, in order. Those that have none yet stay, the
- * oldest are dropped beyond a bound. */
+/* With the mutex: the messages that have a link, in order. Those that have none yet stay. */
 static struct message *messages_take(struct inproc *inproc)
 {
     struct message *taken = NULL, **taken_tail = &taken, **at = &inproc->messages;
-    size_t early = 0;
+    inproc->early = 0;
     while (*at != NULL) {
         struct message *message = *at;
         if (link_find(inproc, message->session) != NULL) {
@@ -287,19 +298,11 @@ static struct message *messages_take(struct inproc *inproc)
             *taken_tail = message;
             taken_tail = &message->next;
         } else {
-            early++;
+            inproc->early++;
             at = &message->next;
         }
     }
     inproc->messages_tail = at;
-    for (; early > EARLY_MESSAGES_MAX; early--) {
-        struct message *oldest = inproc->messages;
-        inproc->messages = oldest->next;
-        free(oldest);
-    }
-    if (inproc->messages == NULL) {
-        inproc->messages_tail = &inproc->messages;
-    }
     return taken;
 }
 

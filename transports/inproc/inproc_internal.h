@@ -33,7 +33,7 @@ struct inproc_link {
     struct inproc *inproc; /* borrowed */
     struct inproc *peer;   /* borrowed; NULL once it is closed */
     uint32_t local_session, remote_session;
-    bool gone, told; /* the other end left; the event was given */
+    bool gone, told; /* an end left: nothing can be posted; the event was given */
     UT_hash_handle hh;
 };
 
@@ -53,6 +53,7 @@ struct inproc {
     size_t posted;
     struct inproc_link *links; /* hash by local_session */
     struct message *messages, **messages_tail;
+    size_t early; /* of these, for links that are not made yet, at least */
     ferry_operation_t *completed, **completed_tail;
     ferry_operation_t *sends[BUCKETS],
         *receives[BUCKETS]; /* waiting for the other half, by segment */
@@ -90,7 +91,8 @@ ferry_status_t inproc_decline(ferry_link_t *base, uint32_t segment, size_t bytes
                               ferry_operation_t *operation);
 /* With the mutex, let go while others copy: takes out all that is posted on a link. */
 ferry_operation_t *link_take_operations(struct inproc_link *link);
-/* With the mutex: what others have sent to an instance that closes. */
+/* With the mutex: what others have sent to a session that is over, and to an instance that closes. */
+void link_return_sends(struct inproc_link *link);
 void inproc_return_sends(struct inproc *inproc);
 /* Completes a list of the instance's own operations; without the mutex. */
 void operations_finish(struct inproc *inproc, ferry_operation_t *operations);

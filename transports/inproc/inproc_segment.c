@@ -73,6 +73,22 @@ static ferry_status_t parcels_join(ferry_operation_t **list, ferry_operation_t *
     return waiting_receives ? FERRY_OK : received;
 }
 
+void link_return_sends(struct inproc_link *link)
+{
+    for (size_t i = 0; i < BUCKETS; i++) {
+        ferry_operation_t **list = &link->inproc->sends[i];
+        while (*list != NULL) {
+            ferry_operation_t *operation = *list;
+            if (parcel_of(operation)->session == link->local_session) {
+                *list = parcel_of(operation)->next;
+                operation_hand_over(operation, FERRY_ERR_PEER_LOST);
+            } else {
+                list = &parcel_of(operation)->next;
+            }
+        }
+    }
+}
+
 void inproc_return_sends(struct inproc *inproc)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
@@ -135,17 +151,21 @@ static ferry_status_t receive_into(struct inproc_link *link, uint32_t segment, v
     parcel_fill(operation, link, link->local_session, segment, data, bytes);
     pthread_mutex_lock(&inproc_shared.mutex);
     ferry_operation_t **list = &inproc->sends[segment % BUCKETS];
-    ferry_operation_t *waiting = list_claim(*list, link->local_session, segment);
+    ferry_operation_t *waiting =
+        link->gone ? NULL : list_claim(*list, link->local_session, segment);
     ferry_status_t status = FERRY_PENDING;
-    if (waiting != NULL) {
+    if (link->gone) {
+        status = FERRY_ERR_PEER_LOST; /* what the other end had sent went with it */
+    } else if (waiting != NULL) {
         status = parcels_join(list, waiting, parcel_of(waiting), parcel_of(operation), false);
     } else {
         list_add(&inproc->receives[segment % BUCKETS], operation, inproc);
     }
     pthread_mutex_unlock(&inproc_shared.mutex);
-    return status == FERRY_ERR_PROTOCOL
-               ? error_raise(status, "the peer sent another number of bytes than %zu", bytes)
-               : status;
+    if (status == FERRY_ERR_PROTOCOL) {
+        return error_raise(status, "the peer sent another number of bytes than %zu", bytes);
+    }
+    return status == FERRY_ERR_PEER_LOST ? error_raise(status, "the other end is closed") : status;
 }
 
 ferry_status_t inproc_receive(ferry_link_t *base, uint32_t segment, const ferry_memory_t *memory,
