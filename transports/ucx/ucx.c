@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "transports/ucx/ucx_internal.h"
 
+#define SWEEP_ROUNDS 64    /* of progress, after which a busy engine asks for the time */
 #define CLOSE_ROUNDS 10000 /* of progress for what a peer could still end */
 
 /* UCX's threads and connections do not survive fork(): in a child of a process that used UCX it is
@@ -127,7 +128,7 @@ static unsigned ucx_progress(ferry_transport_t *transport)
     if (ucx->early_due) {
         ucx_early_deliver(ucx);
     }
-    if (ucx->sweep_gap_ns != 0) {
+    if (ucx->sweep_gap_ns != 0 && ++ucx->sweep_rounds % SWEEP_ROUNDS == 0) {
         ucx_descriptors_sweep(ucx);
     }
     unsigned moved = ucp_worker_progress(ucx->worker);
@@ -140,6 +141,9 @@ static unsigned ucx_progress(ferry_transport_t *transport)
 static ferry_status_t ucx_arm(ferry_transport_t *transport)
 {
     struct ucx *ucx = ucx_of(transport);
+    if (ucx->sweep_gap_ns != 0) {
+        ucx_descriptors_sweep(ucx);
+    }
     return !ucx->early_due && ucp_worker_arm(ucx->worker) == UCS_OK ? FERRY_OK : FERRY_PENDING;
 }
 

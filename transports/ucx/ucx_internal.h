@@ -8,7 +8,7 @@
 #include <ferry/transport.h>
 
 /* What a link's first messages wait in until this end has connected. */
-#define UCX_EARLY_MESSAGES_MAX 256
+#define UCX_EARLY_MESSAGES_MAX 4096
 #define UCX_ENDED_SESSIONS 16
 
 /* The id under which control messages travel as active messages. */
@@ -43,7 +43,7 @@ struct ucx_link {
 };
 
 struct ucx_early_message {
-    struct ucx_early_message *next;
+    struct ucx_early_message *prev, *next;
     uint32_t session;
     size_t bytes;
     uint64_t data[];
@@ -71,6 +71,7 @@ struct ucx {
     bool early_due;                    /* a link was made since they were last looked at */
     int64_t ended[UCX_ENDED_SESSIONS]; /* sessions that are over; -1: none */
     unsigned ended_next;
+    unsigned sweep_rounds;
     int64_t sweep_at_ns, sweep_gap_ns; /* when to look for new descriptors; gap 0: not at all */
     uint64_t aligned[1024];            /* a message that UCX hands over at an odd address */
 };
@@ -144,7 +145,9 @@ ucs_memory_type_t ucx_memory_type(DLDevice device);
 /* ucx_status.c */
 /* Raises what UCX said about `what`. */
 ferry_status_t ucx_raise(ucs_status_t status, const char *what);
-/* The same without raising. */
+/* For what a completion tries to post on the link that is being disconnected. */
+ferry_status_t ucx_raise_disconnected(void);
+/* What UCX said in Ferry's words, without raising. */
 ferry_status_t ucx_status(ucs_status_t status);
 /* Sends UCX's log to Ferry's sink and undoes what loading UCX did to the program's signals; once a
  * process. */

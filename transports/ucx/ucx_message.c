@@ -7,7 +7,7 @@
 
 static void early_remove(struct ucx *ucx, struct ucx_early_message *message)
 {
-    LL_DELETE(ucx->early, message);
+    DL_DELETE(ucx->early, message);
     free(message);
     ucx->early_count--;
 }
@@ -29,8 +29,10 @@ static void early_keep(struct ucx *ucx, uint32_t session, const void *data, size
     message->session = session;
     message->bytes = bytes;
     memcpy(message->data, data, bytes);
-    LL_APPEND(ucx->early, message);
+    DL_APPEND(ucx->early, message);
     if (++ucx->early_count > UCX_EARLY_MESSAGES_MAX) {
+        log_write(FERRY_LOG_WARN, "a control message of session %u was dropped: it has no link",
+                  ucx->early->session);
         early_remove(ucx, ucx->early);
     }
 }
@@ -39,7 +41,7 @@ void ucx_early_deliver(struct ucx *ucx)
 {
     struct ucx_early_message *message, *next;
     ucx->early_due = false;
-    LL_FOREACH_SAFE(ucx->early, message, next)
+    DL_FOREACH_SAFE(ucx->early, message, next)
     {
         struct ucx_link *link;
         HASH_FIND(hh, ucx->links, &message->session, sizeof(message->session), link);
@@ -54,7 +56,7 @@ void ucx_early_deliver(struct ucx *ucx)
 void ucx_early_drop(struct ucx *ucx, uint32_t session)
 {
     struct ucx_early_message *message, *next;
-    LL_FOREACH_SAFE(ucx->early, message, next)
+    DL_FOREACH_SAFE(ucx->early, message, next)
     {
         if (message->session == session) {
             early_remove(ucx, message);
@@ -119,6 +121,9 @@ ferry_status_t ucx_send_message(ferry_link_t *base, const void *data, size_t byt
                                 ferry_operation_t *operation)
 {
     struct ucx_link *link = (struct ucx_link *)(void *)base;
+    if (link->disconnected) {
+        return ucx_raise_disconnected();
+    }
     if (bytes > link->ucx->message_bytes) {
         return error_raise(FERRY_ERR_LIMIT, "a control message of %zu bytes; %zu are allowed",
                            bytes, link->ucx->message_bytes);

@@ -41,6 +41,11 @@ ferry_status_t ucx_raise(ucs_status_t status, const char *what)
     return error_raise(ucx_status(status), "%s: %s", what, ucs_status_string(status));
 }
 
+ferry_status_t ucx_raise_disconnected(void)
+{
+    return error_raise(FERRY_ERR_PEER_LOST, "the link is disconnected");
+}
+
 static ferry_log_level_t level_of(ucs_log_level_t level)
 {
     switch (level) {

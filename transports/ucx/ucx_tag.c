@@ -145,6 +145,9 @@ ferry_status_t ucx_send(ferry_link_t *base, uint32_t segment, const ferry_memory
         .cb.send = segment_sent,
         .user_data = operation,
     };
+    if (link->disconnected) {
+        return ucx_raise_disconnected();
+    }
     set_memory(&params, memory);
     ucs_status_ptr_t request = ucp_tag_send_nbx(link->endpoint, memory->data, memory->bytes,
                                                 tag_of(link->remote_session, segment), &params);
@@ -170,6 +173,9 @@ static ferry_status_t tag_receive(struct ucx_link *link, uint32_t segment,
         .cb.recv = segment_received,
         .user_data = operation,
     };
+    if (link->disconnected) {
+        return ucx_raise_disconnected();
+    }
     struct ucx_operation *posted = ucx_operation(operation);
     posted->link = NULL;
     posted->arrived = false;
