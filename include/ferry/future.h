@@ -62,7 +62,8 @@ FERRY_API ferry_status_t ferry_future_use_stream(ferry_future_t *future, DLDevic
                                                  uintptr_t stream);
 
 /* Makes what is queued on the stream from now on run after the call has completed, without the host waiting; on error and timeout too, so look at ferry_future_error()
- * before believing the data. FERRY_ERR_UNSUPPORTED: the device cannot wait for a value in memory;
+ * before believing the data. FERRY_ERR_INVALID_ARGUMENT: cpu has no streams; FERRY_ERR_UNSUPPORTED:
+ * the device cannot wait for a value in memory;
  * FERRY_ERR_UNKNOWN_DEVICE, FERRY_ERR_DEVICE, FERRY_ERR_LIMIT (more than 8). */
 FERRY_API ferry_status_t ferry_future_enqueue_wait(ferry_future_t *future, DLDevice device,
                                                    uintptr_t stream);

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -146,6 +147,21 @@ static void socket_tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+void channel_set_silence(struct channel *channel, int64_t silence_ns)
+{
+    int fd = channel->source.fd;
+    int probe = silence_ns != FERRY_FOREVER;
+    int64_t milliseconds = silence_ns / 1000000;
+    unsigned user_ms = !probe ? 0 : milliseconds > INT_MAX ? INT_MAX : (unsigned)milliseconds;
+    int third_s = user_ms / 3000 > 0 ? (int)(user_ms / 3000) : 1;
+    int probes = 2; /* after the first idle third, so that the last one is due at the end */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &probe, sizeof probe);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &third_s, sizeof third_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &third_s, sizeof third_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_ms, sizeof user_ms);
 }
 
 static void peer_describe(int fd, char *text, size_t capacity)

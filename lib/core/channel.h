@@ -41,6 +41,10 @@ ferry_status_t channel_send(struct channel *channel, const void *data, size_t by
 /* Sends what is queued, for at most timeout_ns; for the last words before a channel is destroyed. No event. */
 void channel_flush_blocking(struct channel *channel, int64_t timeout_ns);
 
+/* Has the kernel end the channel (FERRY_ERR_PEER_LOST) when the other end's machine answers nothing for so long, between a second and whatever; FERRY_FOREVER: never. A process
+ * that is stopped still answers: its kernel does. */
+void channel_set_silence(struct channel *channel, int64_t silence_ns);
+
 /* "127.0.0.1:4711" of the other end. */
 const char *channel_peer(const struct channel *channel);
 

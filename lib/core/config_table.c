@@ -44,7 +44,8 @@ const struct config_option CONFIG_OPTIONS[CONFIG_OPTION_COUNT] = {
     {"CONNECT_TIMEOUT", "10s", TIME(connect_timeout_ns, 1, FERRY_FOREVER),
      .text = "name look-up, hello and warm-up of a connection together"},
     {"PEER_TIMEOUT", "5s", TIME(peer_timeout_ns, MS(10), FERRY_FOREVER),
-     .text = "silence after which a peer is taken for lost"},
+     .text = "silence of a peer's machine on the network after which the peer is taken for lost "
+             "(to the second); a stopped process is not noticed"},
     {"RELEASE_TIMEOUT", "5s", TIME(release_timeout_ns, 0, FERRY_FOREVER),
      .text = "after an error, how long the transport may hold a tensor's memory before its link "
              "is dropped"},

@@ -197,6 +197,7 @@ static void link_up(struct link *link)
     struct ferry_agent *agent = link->agent;
     poller_timer_clear(agent->poller, &link->timer);
     link->state = LINK_UP;
+    channel_set_silence(link->channel, agent->values->peer_timeout_ns);
     agent->counters.links_opened++;
     link_describe(link);
     log_write(FERRY_LOG_INFO, "%s: connected to %s (pid %lld) over %s", agent->name,

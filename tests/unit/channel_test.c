@@ -1,6 +1,8 @@
 /* Channels: frames in order, whatever the socket does with them, and peers that do not keep the rules. */
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,6 +156,14 @@ Test(channel, frames_arrive_whole_and_in_order_over_tcp)
     cr_assert_eq(socket_accept(listen_fd, &fd), FERRY_OK);
     events = events_of(server);
     cr_assert_eq(channel_create(poller, fd, &events, &server->channel), FERRY_OK);
+    unsigned silence_ms = 0;
+    int idle_s = 0;
+    socklen_t size = sizeof silence_ms;
+    channel_set_silence(server->channel, 6000000000);
+    cr_assert_eq(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, &size), 0);
+    cr_assert_eq(silence_ms, 6000);
+    cr_assert_eq(getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &size), 0);
+    cr_assert_eq(idle_s, 2);
     run_until(&server->frames, count + 1);
     cr_assert_eq(server->frames, count + 1);
     cr_assert_eq(server->sum, sum);
