@@ -11,8 +11,6 @@
 
 #define REQUESTS_KEPT 1024
 
-static void serve_dispatch(struct ferry_request *request);
-
 static struct ferry_request *request_of_incoming(struct incoming *incoming)
 {
     return (struct ferry_request *)((char *)incoming - offsetof(struct ferry_request, incoming));
@@ -279,17 +277,6 @@ static int32_t method_limit(const struct ferry_agent *agent, const struct method
                                    : (int32_t)agent->values->pool_max;
 }
 
-/* A handler came back: the next one waiting for its place may run. */
-static void serve_finish(struct method *method)
-{
-    method->active--;
-    struct ferry_request *next = method->waiting.head;
-    if (next != NULL) {
-        method->waiting.head = next->queue_next;
-        serve_dispatch(next);
-    }
-}
-
 static void serve_conclude(struct ferry_request *request, ferry_status_t status)
 {
     if (!request->answered && status == FERRY_OK) {
@@ -304,6 +291,8 @@ static void serve_conclude(struct ferry_request *request, ferry_status_t status)
     }
 }
 
+static void serve_next(struct ferry_agent *agent, struct method *method);
+
 static void serve_run(struct action *action)
 {
     struct ferry_request *request =
@@ -317,22 +306,22 @@ static void serve_run(struct action *action)
         serve_conclude(request, status);
         request_unref(request); /* the handler's */
     }
-    serve_finish(method);
-    request_unref(request); /* the run's */
+    method->active--;
+    serve_next(agent, method);
+    request_unref(request); /* the run's, which keeps the method */
     engine_unlock(agent);
 }
 
-static void serve_dispatch(struct ferry_request *request)
+/* Hands the request to its handler; one that is over already is answered instead. */
+static void serve_begin(struct ferry_request *request)
 {
     struct ferry_agent *agent = request->agent;
     struct method *method = request->method;
-    if (atomic_load(&request->cancelled) || agent_now_ns(agent) >= request->deadline_ns) {
-        bool cancelled = atomic_load(&request->cancelled);
-        method->active++;
+    bool cancelled = atomic_load(&request->cancelled);
+    if (cancelled || agent_now_ns(agent) >= request->deadline_ns) {
         serve_fail(request, cancelled ? FERRY_ERR_CANCELLED : FERRY_ERR_TIMEOUT, FERRY_NOT_RUN, 0,
                    cancelled ? "cancelled before it ran" : "the time was up before it ran");
         request_unref(request);
-        serve_finish(method);
         return;
     }
     method->active++;
@@ -345,11 +334,22 @@ static void serve_dispatch(struct ferry_request *request)
     }
 }
 
+/* Fills the method's free places. A request whose time is up takes none, and there may be many of
+ * them: hence a loop. */
+static void serve_next(struct ferry_agent *agent, struct method *method)
+{
+    while (method->waiting.head != NULL && method->active < method_limit(agent, method)) {
+        struct ferry_request *next = method->waiting.head;
+        method->waiting.head = next->queue_next;
+        serve_begin(next);
+    }
+}
+
 static void serve_enqueue(struct ferry_request *request)
 {
     struct method *method = request->method;
     if (method->active < method_limit(request->agent, method)) {
-        serve_dispatch(request);
+        serve_begin(request);
         return;
     }
     request->queue_next = NULL;
