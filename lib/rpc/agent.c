@@ -86,12 +86,7 @@ static ferry_status_t agent_read_names(struct ferry_agent *agent,
 
 static ferry_status_t agent_init_sync(struct ferry_agent *agent)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&agent->lock, NULL);
-    pthread_cond_init(&agent->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
     if (getrandom(agent->id, sizeof(agent->id), 0) != sizeof(agent->id)) {
         return error_raise(FERRY_ERR_SYSTEM, "no random bytes for an agent's id");
     }
@@ -110,7 +105,6 @@ static void agent_discard(struct ferry_agent *agent, bool keep_config)
     if (!keep_config) {
         ferry_config_destroy(agent->config);
     }
-    pthread_cond_destroy(&agent->changed);
     pthread_mutex_destroy(&agent->lock);
     free(agent);
 }

@@ -33,7 +33,7 @@ enum user_scope { USER_NONE, USER_HANDLER, USER_CALLBACK };
 /* Work that waits to run without the lock, in the order it came; intrusive. */
 struct action {
     struct action *next;
-    void (*run)(struct action *action);
+    void (*run)(struct action *action); /* called without the lock, returns with it */
     struct thread_pool_task task;
     struct ferry_agent *agent; /* borrowed */
     enum user_scope scope;     /* what runs is this */
@@ -154,8 +154,7 @@ struct call_slot {
 /* A thread that sleeps on the agent's descriptors, and one of its own by which it is woken: a shared one could be drained by another
  * thread before this one has looked. */
 struct sleeper {
-    int fd;      /* eventfd; owned */
-    bool waiter; /* it waits for a change, not only for work */
+    int fd; /* eventfd; owned */
     struct sleeper *next;
 };
 
@@ -201,16 +200,17 @@ struct ferry_agent {
     size_t free_request_count;
 
     /* Who drives: all under the lock but the atomics. */
-    pthread_cond_t changed;         /* a future completed, the driver left, a state changed */
-    int32_t waiting;                /* threads in `changed` */
+    struct waiter *waiters;         /* list: threads in engine_wait_locked() */
     struct sleeper *sleeping;       /* threads asleep on sleep_fd and their own descriptor */
     struct sleeper *spare_sleepers; /* owned; for the next ones */
     const void *driver;             /* who is stepping: an address on its stack; NULL: nobody */
     bool standby;                   /* the own thread stands back behind a waiter */
+    bool standby_long;              /* for so long that it must be woken when the waiter leaves */
     uint32_t busy_arms;             /* times in a row that a transport would not be armed */
     uint32_t progress_calls;
+    int64_t step_ns;       /* when the present step saw its first message; 0: not yet */
     bool prepared;         /* manual: prepare_wait() came since the last progress */
-    atomic_int waiters;    /* threads in engine_wait_locked() */
+    atomic_int waiting;    /* how many there are in `waiters` */
     atomic_int contenders; /* threads that wait for the lock */
     atomic_bool stop_requested;
     atomic_bool thread_quit;

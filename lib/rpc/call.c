@@ -93,7 +93,9 @@ static void call_complete(struct ferry_future *future)
         agent->counters.calls_succeeded++;
         agent->counters.bytes_received += future->incoming.total_bytes;
     }
-    future->done_ns = agent_now_ns(agent);
+    if (future->done_ns == 0) {
+        future->done_ns = agent_now_ns(agent);
+    }
     if (--peer->calls + 1 == (size_t)agent->values->max_calls) {
         peer_notify(peer, FERRY_OK);
     }
@@ -208,14 +210,12 @@ static void call_run_releases(struct action *action)
     outgoing_run_releases(&future->outgoing);
     engine_lock(future->agent);
     future_unref(future);
-    engine_unlock(future->agent);
 }
 
 /* Nothing of the arguments is read any more. */
 static void call_arguments_sent(struct ferry_future *future)
 {
     struct ferry_agent *agent = future->agent;
-    future->sent_ns = agent_now_ns(agent);
     if (outgoing_has_releases(&future->outgoing)) {
         future_retain(future);
         future->release_action.run = call_run_releases;
@@ -227,6 +227,7 @@ static void call_outgoing_done(struct outgoing *outgoing)
 {
     struct ferry_future *future =
         (struct ferry_future *)((char *)outgoing - offsetof(struct ferry_future, outgoing));
+    future->sent_ns = agent_now_ns(future->agent);
     call_arguments_sent(future);
     if (outgoing->status != FERRY_OK) {
         call_fail(future, outgoing->status, FERRY_MAY_HAVE_RUN, "%s: %s: %s", future->peer->name,
@@ -251,6 +252,9 @@ static void call_reply_complete(struct incoming *incoming)
                   future->method, incoming->error.text);
     } else {
         future->answered = true;
+        if (incoming->immediate) {
+            future->done_ns = future->reply_ns;
+        }
     }
     call_try_complete(future);
     future_unref(future);
@@ -301,7 +305,7 @@ ferry_status_t call_reply(struct link *link, const void *data, size_t bytes,
     if (future == NULL || future->failed || future->receiving || future->answered) {
         return control_drop(link, data, bytes, header, table_bytes);
     }
-    future->reply_ns = agent_now_ns(link->agent);
+    future->reply_ns = engine_step_ns(link->agent);
     future->receiving = true;
     future->incoming.described = call_reply_described;
     future->incoming.complete = call_reply_complete;
@@ -319,13 +323,15 @@ ferry_status_t call_reply(struct link *link, const void *data, size_t bytes,
 
 struct call_request {
     const char *peer, *method;
+    size_t method_bytes;
     const ferry_message_t *message;
     const ferry_call_options_t *options;
     int64_t start_ns, deadline_ns;
     bool may_block;
+    bool waited; /* for the peer, since start_ns */
 };
 
-static ferry_status_t call_check(const ferry_agent_t *agent, const struct call_request *request)
+static ferry_status_t call_check(const ferry_agent_t *agent, struct call_request *request)
 {
     if (agent == NULL || request->peer == NULL || request->method == NULL) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT, "%s is NULL",
@@ -333,7 +339,7 @@ static ferry_status_t call_check(const ferry_agent_t *agent, const struct call_r
                            : request->peer == NULL ? "the peer's name"
                                                    : "the method's name");
     }
-    size_t length = strlen(request->method);
+    size_t length = request->method_bytes = strlen(request->method);
     if (length == 0 || length > WIRE_METHOD_BYTES_MAX) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
                            "the method name '%.40s%s' has %zu bytes; 1 to %d are allowed",
@@ -368,8 +374,9 @@ static bool call_has_room(void *context)
 
 /* A connected peer with room for one more call. */
 static ferry_status_t call_reach(struct ferry_agent *agent, struct peer *peer,
-                                 const struct call_request *request)
+                                 struct call_request *request)
 {
+    request->waited = peer->state != PEER_UP;
     for (;;) {
         if (agent->state != AGENT_RUNNING) {
             return error_raise(agent->state < AGENT_RUNNING ? FERRY_ERR_STATE : FERRY_ERR_SHUTDOWN,
@@ -390,6 +397,7 @@ static ferry_status_t call_reach(struct ferry_agent *agent, struct peer *peer,
                                "%zu calls to %s are in flight (FERRY_MAX_CALLS)", peer->calls,
                                peer->name);
         }
+        request->waited = true;
         status = engine_wait_locked(agent, call_has_room, &wait, request->deadline_ns);
         if (status == FERRY_PENDING) {
             return error_raise(FERRY_ERR_TIMEOUT,
@@ -443,7 +451,7 @@ static ferry_status_t call_prepare(struct ferry_future *future, struct peer *pee
     future->timeout_ns = options->timeout_ns == 0 ? agent->values->timeout_ns : options->timeout_ns;
     future->start_ns = request->start_ns;
     future->call_map = options->device_map;
-    snprintf(future->method, sizeof(future->method), "%s", request->method);
+    memcpy(future->method, request->method, request->method_bytes + 1);
     ferry_status_t status = results_take_options(future, options);
     if (status == FERRY_OK) {
         status = outgoing_fill(&future->outgoing, request->message, "argument");
@@ -457,12 +465,13 @@ static ferry_status_t call_prepare(struct ferry_future *future, struct peer *pee
     struct wire_message *wire = &future->outgoing.message;
     wire->kind = WIRE_CALL;
     wire->method = future->method;
-    wire->method_bytes = strlen(future->method);
+    wire->method_bytes = request->method_bytes;
     wire->results_direct = !results_may_reach_host(future, peer);
     wire->timeout_ns = FERRY_FOREVER;
     if (request->deadline_ns != FERRY_FOREVER) {
-        int64_t left = request->deadline_ns - agent_now_ns(agent);
-        wire->timeout_ns = left > 0 ? left : 0;
+        /* Connecting may have taken its time. */
+        int64_t now = request->waited ? agent_now_ns(agent) : request->start_ns;
+        wire->timeout_ns = request->deadline_ns > now ? request->deadline_ns - now : 0;
     }
     return FERRY_OK;
 }
@@ -517,6 +526,9 @@ static ferry_status_t call_launch(struct ferry_future *future, struct link *link
     agent->counters.staged_bytes += future->outgoing.staged_bytes;
     agent->counters.direct_bytes += future->outgoing.direct_bytes;
     if (status == FERRY_OK) {
+        future->sent_ns = future->outgoing.message.tensor_count == 0
+                              ? future->start_ns /* not worth a look at the clock */
+                              : agent_now_ns(agent);
         call_arguments_sent(future);
         call_try_complete(future); /* the link may have failed meanwhile */
         future_unref(future);

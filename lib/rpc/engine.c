@@ -1,5 +1,3 @@
-#include "rpc/engine.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
@@ -11,33 +9,20 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "rpc/engine_internal.h"
 #include "rpc/link.h"
 
-#define CHECK_STEPS 64     /* steps between looks at the clock */
-#define STANDBY_NS 1000000 /* how often the own thread looks after sockets behind a busy waiter */
+#define LOCK_SPINS 200       /* a driver lets others in between two steps: some 0.1 us */
+#define CHECK_STEPS 64       /* steps between looks at the clock, while they cost nothing */
+#define YIELD_AFTER_NS 20000 /* of idleness: a peer on the same core needs it */
+#define DISPATCH_NS 100000   /* how often a busy driver looks after the sockets */
+#define STANDBY_NS 1000000   /* how often the own thread looks after sockets behind a busy waiter */
 #define STANDBY_LONG_NS 100000000 /* the same behind a sleeping one */
 #define DEVICE_POLL_NS 50000      /* the longest sleep while device events are outstanding */
 #define BUSY_ARMS_SPIN 16 /* refusals to be armed before the engine sleeps in growing steps */
 #define BUSY_SLEEP_MAX_NS 1000000
 
-static _Thread_local enum user_scope current_scope;
-
-enum user_scope user_scope_enter(enum user_scope scope)
-{
-    enum user_scope before = current_scope;
-    current_scope = scope;
-    return before;
-}
-
-void user_scope_leave(enum user_scope before)
-{
-    current_scope = before;
-}
-
-enum user_scope user_scope_now(void)
-{
-    return current_scope;
-}
+/* ---- the lock ---- */
 
 void engine_lock(struct ferry_agent *agent)
 {
@@ -45,7 +30,14 @@ void engine_lock(struct ferry_agent *agent)
         return;
     }
     atomic_fetch_add_explicit(&agent->contenders, 1, memory_order_relaxed);
-    pthread_mutex_lock(&agent->lock);
+    bool locked = false;
+    for (int i = 0; i < LOCK_SPINS && !locked; i++) {
+        __builtin_ia32_pause();
+        locked = pthread_mutex_trylock(&agent->lock) == 0;
+    }
+    if (!locked) {
+        pthread_mutex_lock(&agent->lock);
+    }
     atomic_fetch_sub_explicit(&agent->contenders, 1, memory_order_relaxed);
 }
 
@@ -54,124 +46,29 @@ void engine_unlock(struct ferry_agent *agent)
     pthread_mutex_unlock(&agent->lock);
 }
 
-/* Lets the lock go between two idle steps, long enough for those who want it: a mutex alone is not fair. idle: such steps so far. */
-static void engine_breathe(struct ferry_agent *agent, unsigned idle)
+/* A mutex alone is not fair: the driver would have it again before a contender has woken up. */
+static void engine_let_in(struct ferry_agent *agent)
 {
     engine_unlock(agent);
-    for (int i = 0; i < 1000 && atomic_load_explicit(&agent->contenders, memory_order_relaxed) > 0;
-         i++) {
-        sched_yield();
-    }
-    if (idle < CHECK_STEPS) {
-        __builtin_ia32_pause();
-    } else {
-        sched_yield(); /* the peer may need this core */
+    for (int i = 0; i < 1000; i++) {
+        if (atomic_load_explicit(&agent->contenders, memory_order_relaxed) == 0) {
+            break;
+        }
+        if (i < LOCK_SPINS) {
+            __builtin_ia32_pause();
+        } else {
+            sched_yield();
+        }
     }
     engine_lock(agent);
 }
 
-static void action_finish(struct action *action)
-{
-    struct ferry_agent *agent = action->agent;
-    enum user_scope before = user_scope_enter(action->scope);
-    action->run(action); /* may free the action */
-    user_scope_leave(before);
-    engine_lock(agent);
-    agent->actions_open--;
-    engine_changed(agent);
-    engine_unlock(agent);
-}
-
-static void action_run_in_pool(void *context)
-{
-    action_finish(context);
-}
-
-static void action_queue_add(struct ferry_agent *agent, struct action *action)
-{
-    action->next = NULL;
-    if (agent->actions.head == NULL) {
-        agent->actions.head = action;
-    } else {
-        agent->actions.tail->next = action;
-    }
-    agent->actions.tail = action;
-}
-
-static void action_to_pool(struct ferry_agent *agent, struct action *action)
-{
-    action->task.run = action_run_in_pool;
-    action->task.context = action;
-    if (thread_pool_submit(agent->pool, &action->task) != FERRY_OK) {
-        action_queue_add(agent, action); /* no thread to be had: whoever steps runs it */
-    }
-}
-
-void engine_post(struct ferry_agent *agent, struct action *action)
-{
-    action->agent = agent;
-    action->scope = USER_HANDLER;
-    agent->actions_open++;
-    action_queue_add(agent, action);
-    engine_kick(agent);
-}
-
-void engine_post_pool(struct ferry_agent *agent, struct action *action)
-{
-    action->agent = agent;
-    action->scope = USER_HANDLER;
-    agent->actions_open++;
-    action_to_pool(agent, action);
-}
-
-void engine_post_callback(struct ferry_agent *agent, struct action *action)
-{
-    action->agent = agent;
-    action->scope = USER_CALLBACK;
-    agent->actions_open++;
-    if (agent_manual(agent)) {
-        action_queue_add(agent, action);
-        engine_kick(agent);
-    } else {
-        action_to_pool(agent, action);
-    }
-}
-
-/* User code runs here, without the lock; on a stack that is in user code already it goes to the pool, since that
- * code may hold locks that this one wants. `me` drives, or is NULL: the role is given up meanwhile,
- * so that the user
- * code may wait, and taken back unless somebody else has it by then. */
-static unsigned engine_run_actions(struct ferry_agent *agent, const void *me)
-{
-    unsigned count = 0;
-    while (agent->actions.head != NULL) {
-        struct action *action = agent->actions.head;
-        agent->actions.head = action->next;
-        count++;
-        if (current_scope != USER_NONE) {
-            action_to_pool(agent, action);
-            if (agent->actions.head == action) {
-                break;
-            }
-            continue;
-        }
-        bool drives = me != NULL && agent->driver == me;
-        if (drives) {
-            agent->driver = NULL;
-        }
-        engine_unlock(agent);
-        action_finish(action);
-        engine_lock(agent);
-        if (drives && agent->driver == NULL) {
-            agent->driver = me;
-        }
-    }
-    return count;
-}
+/* ---- a step ---- */
 
 unsigned engine_step(struct ferry_agent *agent, const void *me)
 {
     unsigned count = 0;
+    agent->step_ns = 0;
     for (size_t i = 0; i < agent->transport_count; i++) {
         ferry_transport_t *instance = agent->transports[i].instance;
         count += instance->ops->progress(instance);
@@ -188,8 +85,15 @@ unsigned engine_step(struct ferry_agent *agent, const void *me)
     return count;
 }
 
-/* Sockets and timers. */
-static unsigned engine_dispatch(struct ferry_agent *agent)
+int64_t engine_step_ns(struct ferry_agent *agent)
+{
+    if (agent->step_ns == 0) {
+        agent->step_ns = agent_now_ns(agent);
+    }
+    return agent->step_ns;
+}
+
+unsigned engine_dispatch(struct ferry_agent *agent)
 {
     unsigned count = poller_dispatch(agent->poller);
     if (agent->dying != NULL) {
@@ -197,6 +101,8 @@ static unsigned engine_dispatch(struct ferry_agent *agent)
     }
     return count;
 }
+
+/* ---- telling threads ---- */
 
 static struct sleeper *sleeper_take(struct ferry_agent *agent)
 {
@@ -234,15 +140,38 @@ static void sleeper_wake(struct sleeper *sleeper)
     }
 }
 
+static void waiter_tell(struct waiter *waiter)
+{
+    waiter->told = true;
+    if (waiter->sleeper != NULL) {
+        sleeper_wake(waiter->sleeper);
+    } else {
+        sem_post(&waiter->semaphore);
+    }
+}
+
 void engine_changed(struct ferry_agent *agent)
 {
-    if (agent->waiting > 0) {
-        pthread_cond_broadcast(&agent->changed);
-    }
-    for (struct sleeper *sleeper = agent->sleeping; sleeper != NULL; sleeper = sleeper->next) {
-        if (sleeper->waiter) {
-            sleeper_wake(sleeper);
+    for (struct waiter *waiter = agent->waiters; waiter != NULL; waiter = waiter->next) {
+        if (waiter->blocked && !waiter->told && waiter->ready(waiter->context)) {
+            waiter_tell(waiter);
         }
+    }
+}
+
+/* A waiter that is not blocked, or was told to look, sees for itself that nobody drives. */
+void engine_hand_over(struct ferry_agent *agent)
+{
+    struct waiter *first = agent->waiters;
+    for (struct waiter *waiter = first; waiter != NULL; waiter = waiter->next) {
+        if (!waiter->blocked || waiter->told) {
+            return;
+        }
+    }
+    if (first != NULL) {
+        waiter_tell(first);
+    } else if (agent->standby_long) {
+        poller_wake(agent->poller);
     }
 }
 
@@ -258,19 +187,35 @@ void engine_kick(struct ferry_agent *agent)
     }
 }
 
-static ferry_status_t engine_arm(struct ferry_agent *agent)
+/* ---- sleeping ---- */
+
+static bool transports_arm(struct ferry_agent *agent)
 {
     for (size_t i = 0; i < agent->transport_count; i++) {
         ferry_transport_t *instance = agent->transports[i].instance;
         if (instance->ops->arm(instance) != FERRY_OK) {
-            return FERRY_PENDING;
+            return false;
         }
     }
+    return true;
+}
+
+ferry_status_t engine_arm(struct ferry_agent *agent, int64_t *bound_ns)
+{
+    if (transports_arm(agent)) {
+        agent->busy_arms = 0;
+        return FERRY_OK;
+    }
+    if (++agent->busy_arms < BUSY_ARMS_SPIN) {
+        return FERRY_PENDING;
+    }
+    int64_t pause = 1000ll * (agent->busy_arms - BUSY_ARMS_SPIN + 1);
+    pause = pause < BUSY_SLEEP_MAX_NS ? pause : BUSY_SLEEP_MAX_NS;
+    *bound_ns = *bound_ns < pause ? *bound_ns : pause;
     return FERRY_OK;
 }
 
-/* How long nothing of this agent's own needs a look. */
-static int64_t engine_sleep_bound(struct ferry_agent *agent, int64_t deadline_ns)
+int64_t engine_sleep_bound(struct ferry_agent *agent, int64_t deadline_ns)
 {
     int64_t next = poller_next_deadline_ns(agent->poller);
     if (deadline_ns < next) {
@@ -291,132 +236,156 @@ static int64_t engine_sleep_bound(struct ferry_agent *agent, int64_t deadline_ns
     return bound;
 }
 
-/* Sleeps without the lock and without the role of driver. false: it could not, for want of a descriptor. */
-static bool engine_doze(struct ferry_agent *agent, int64_t bound_ns, bool waiter)
+/* Sleeps on the descriptors, without the lock and without the role of driver. false: it could not, for want of a descriptor. */
+static bool engine_doze(struct ferry_agent *agent, struct waiter *waiter, int64_t bound_ns)
 {
     struct sleeper *sleeper = sleeper_take(agent);
     if (sleeper == NULL) {
         return false;
     }
-    sleeper->waiter = waiter;
     LL_PREPEND(agent->sleeping, sleeper);
+    waiter->sleeper = sleeper;
+    waiter->told = false;
+    waiter->blocked = true;
     agent->driver = NULL;
-    if (agent->waiting > 0) {
-        pthread_cond_broadcast(&agent->changed);
-    }
     engine_unlock(agent);
     struct pollfd descriptors[2] = {{.fd = agent->sleep_fd, .events = POLLIN},
                                     {.fd = sleeper->fd, .events = POLLIN}};
     struct timespec timeout = {.tv_sec = bound_ns / 1000000000, .tv_nsec = bound_ns % 1000000000};
     ppoll(descriptors, 2, bound_ns == FERRY_FOREVER ? NULL : &timeout, NULL);
     engine_lock(agent);
+    waiter->blocked = false;
+    waiter->sleeper = NULL;
     LL_DELETE(agent->sleeping, sleeper);
     uint64_t count;
-    if (descriptors[1].revents != 0 && read(sleeper->fd, &count, sizeof(count)) < 0) {
-        assert(errno == EAGAIN);
+    if (read(sleeper->fd, &count, sizeof(count)) < 0) {
+        assert(errno == EAGAIN); /* nobody woke it */
     }
     sleeper->next = agent->spare_sleepers;
     agent->spare_sleepers = sleeper;
     return true;
 }
 
-struct drive {
-    bool (*ready)(void *context);
-    void *context;
-    int64_t deadline_ns;
-    bool waiter;
-};
-
-/* Sleeps until a descriptor has something, unless there is work. The role of driver is given up meanwhile; false: another thread took it. */
-static bool engine_sleep(struct ferry_agent *agent, const struct drive *drive)
+/* Sleeps until a descriptor has something, unless there is work. false: another thread drives since. */
+static bool engine_sleep(struct ferry_agent *agent, struct waiter *waiter)
 {
     if (agent->actions.head != NULL || agent->dying != NULL) {
         return true;
     }
-    int64_t bound = engine_sleep_bound(agent, drive->deadline_ns);
-    if (engine_arm(agent) == FERRY_OK) {
-        agent->busy_arms = 0;
-    } else if (++agent->busy_arms < BUSY_ARMS_SPIN) {
-        return true;
-    } else {
-        /* A stopped peer's full queue can refuse for ever. */
-        int64_t pause = 1000ll * (agent->busy_arms - BUSY_ARMS_SPIN + 1);
-        pause = pause < BUSY_SLEEP_MAX_NS ? pause : BUSY_SLEEP_MAX_NS;
-        bound = bound < pause ? bound : pause;
-    }
-    if (!engine_doze(agent, bound, drive->waiter)) {
+    int64_t bound = engine_sleep_bound(agent, waiter->deadline_ns);
+    if (engine_arm(agent, &bound) != FERRY_OK || !engine_doze(agent, waiter, bound)) {
         return true;
     }
     if (agent->driver != NULL) {
         return false;
     }
-    agent->driver = drive;
+    agent->driver = waiter;
     engine_dispatch(agent);
     return true;
 }
 
-/* Steps until ready, the deadline, or until another thread drives; agent->driver is `drive` on entry. */
-static void engine_drive(struct ferry_agent *agent, const struct drive *drive)
+/* Blocks while another thread drives. */
+static void engine_await(struct ferry_agent *agent, struct waiter *waiter)
 {
-    bool spins = agent->values->progress == PROGRESS_SPIN;
-    int64_t spin_ns = agent->values->progress == PROGRESS_SLEEP ? 0 : agent->values->spin_ns;
-    int64_t idle_since = 0;
-    unsigned idle = 0;
-    for (unsigned step = 1; !drive->ready(drive->context); step++) {
-        bool busy = engine_step(agent, drive) > 0;
-        if (agent->driver != drive) {
-            return; /* somebody else drives since our user code ran */
-        }
-        if (busy) {
-            idle_since = 0;
-            idle = 0;
-        }
-        /* A yield may last, so that from the first one on every step looks at the clock. */
-        if (step % CHECK_STEPS != 0 && idle < CHECK_STEPS && (busy || spin_ns > 0)) {
-            if (!busy) {
-                engine_breathe(agent, idle++);
-            }
-            continue;
-        }
-        if (agent_now_ns(agent) >= drive->deadline_ns) {
-            break;
-        }
-        if (agent->thread_running && drive->waiter) {
-            poller_dispatch_timers(agent->poller); /* the own thread looks after the sockets */
-        } else {
-            engine_dispatch(agent);
-        }
-        if (busy) {
-            continue;
-        }
-        int64_t now = clock_monotonic_ns(); /* a test's clock may stand still */
-        if (idle_since == 0) {
-            idle_since = now;
-        }
-        if (!spins && now - idle_since >= spin_ns && !drive->ready(drive->context)) {
-            if (!engine_sleep(agent, drive)) {
-                return;
-            }
-            idle_since = spin_ns == 0 ? 0 : clock_monotonic_ns();
-        } else {
-            engine_breathe(agent, idle++);
-        }
-    }
-    agent->driver = NULL;
-    if (agent->waiting > 0) {
-        pthread_cond_broadcast(&agent->changed);
+    int64_t bound = engine_sleep_bound(agent, waiter->deadline_ns);
+    bound = bound < STANDBY_LONG_NS ? bound : STANDBY_LONG_NS; /* a signal handler cannot tell */
+    int64_t until = clock_deadline_ns(clock_monotonic_ns(), bound);
+    struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
+    waiter->told = false;
+    waiter->blocked = true;
+    engine_unlock(agent);
+    sem_clockwait(&waiter->semaphore, CLOCK_MONOTONIC, &time);
+    engine_lock(agent);
+    waiter->blocked = false;
+    while (sem_trywait(&waiter->semaphore) == 0) {
+        /* told just after the time was up */
     }
 }
 
-static void engine_await_change(struct ferry_agent *agent, int64_t deadline_ns)
+/* ---- driving ---- */
+
+/* How a driver that finds nothing to do passes the time. */
+struct pace {
+    bool spins;      /* for ever, and never lets the core go */
+    int64_t spin_ns; /* otherwise: how long before it sleeps */
+    unsigned steps;  /* since the clock was looked at */
+    bool yields;     /* every step costs a system call, so every one looks at the clock */
+    int64_t
+        idle_since; /* by the real clock, a test's may stand still; 0: not idle when last looked */
+    int64_t dispatch_ns; /* when to look after the sockets */
+};
+
+static void pace_dispatch(struct pace *pace, struct ferry_agent *agent, const struct waiter *waiter,
+                          int64_t now_ns)
 {
-    int64_t bound = engine_sleep_bound(agent, deadline_ns);
-    bound = bound < STANDBY_LONG_NS ? bound : STANDBY_LONG_NS; /* a signal handler cannot signal */
-    int64_t until = clock_deadline_ns(clock_monotonic_ns(), bound);
-    struct timespec time = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
-    agent->waiting++;
-    pthread_cond_timedwait(&agent->changed, &agent->lock, &time);
-    agent->waiting--;
+    if (agent->thread_running && !waiter->own_thread) {
+        poller_dispatch_timers(agent->poller); /* the own thread looks after the sockets */
+    } else if (now_ns >= pace->dispatch_ns) {
+        engine_dispatch(agent);
+        pace->dispatch_ns = now_ns + DISPATCH_NS;
+    } else {
+        poller_dispatch_timers(agent->poller);
+    }
+}
+
+/* After a step. false: another thread drives since. */
+static bool pace_keep(struct pace *pace, struct ferry_agent *agent, struct waiter *waiter,
+                      bool busy)
+{
+    if (busy) {
+        pace->idle_since = 0;
+        pace->yields = false;
+    }
+    if (++pace->steps < CHECK_STEPS && !pace->yields && (busy || pace->spin_ns > 0)) {
+        if (!busy) {
+            __builtin_ia32_pause();
+        }
+        return true;
+    }
+    pace->steps = 0;
+    int64_t now = clock_monotonic_ns();
+    pace_dispatch(pace, agent, waiter, now);
+    if (busy || pace->spins) {
+        return true;
+    }
+    pace->idle_since = pace->idle_since == 0 ? now : pace->idle_since;
+    if (now - pace->idle_since >= pace->spin_ns && !waiter->ready(waiter->context)) {
+        bool drives = engine_sleep(agent, waiter);
+        pace->idle_since = 0;
+        return drives;
+    }
+    if (now - pace->idle_since >= YIELD_AFTER_NS) {
+        pace->yields = true;
+        engine_unlock(agent);
+        sched_yield();
+        engine_lock(agent);
+    }
+    return true;
+}
+
+/* Steps until ready, the deadline, or until another thread drives; agent->driver is `waiter` on entry. */
+static void engine_drive(struct ferry_agent *agent, struct waiter *waiter)
+{
+    struct pace pace = {
+        .spins = agent->values->progress == PROGRESS_SPIN,
+        .spin_ns = agent->values->progress == PROGRESS_SLEEP ? 0 : agent->values->spin_ns,
+    };
+    while (!waiter->ready(waiter->context)) {
+        bool busy = engine_step(agent, waiter) > 0;
+        if (agent->driver != waiter) {
+            return; /* somebody else drives since our user code ran */
+        }
+        if (atomic_load_explicit(&agent->contenders, memory_order_relaxed) > 0) {
+            engine_let_in(agent);
+        }
+        if (!pace_keep(&pace, agent, waiter, busy)) {
+            return;
+        }
+        if (pace.steps == 0 && agent_now_ns(agent) >= waiter->deadline_ns) {
+            break;
+        }
+    }
+    agent->driver = NULL;
 }
 
 ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void *context),
@@ -425,7 +394,7 @@ ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void 
     if (ready(context)) {
         return FERRY_OK;
     }
-    if (current_scope == USER_CALLBACK) {
+    if (user_scope_now() == USER_CALLBACK) {
         return error_raise(FERRY_ERR_WOULD_BLOCK, "a callback must not wait");
     }
     bool pooled = agent->pool != NULL && thread_pool_current() == agent->pool;
@@ -435,61 +404,79 @@ ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void 
             return status;
         }
     }
-    struct drive drive = {
-        .ready = ready, .context = context, .deadline_ns = deadline_ns, .waiter = true};
+    struct waiter waiter = {.ready = ready, .context = context, .deadline_ns = deadline_ns};
     ferry_status_t status = FERRY_OK;
-    atomic_fetch_add(&agent->waiters, 1);
+    sem_init(&waiter.semaphore, 0, 0);
+    DL_APPEND(agent->waiters, &waiter);
+    atomic_fetch_add_explicit(&agent->waiting, 1, memory_order_relaxed);
     while (!ready(context)) {
-        if (agent_now_ns(agent) >= deadline_ns) {
+        if (deadline_ns != FERRY_FOREVER && agent_now_ns(agent) >= deadline_ns) {
             status = FERRY_PENDING;
             break;
         }
         if (agent->driver != NULL) {
-            engine_await_change(agent, deadline_ns);
+            engine_await(agent, &waiter);
         } else {
-            agent->driver = &drive;
-            engine_drive(agent, &drive);
+            agent->driver = &waiter;
+            engine_drive(agent, &waiter);
         }
     }
-    atomic_fetch_sub(&agent->waiters, 1);
+    atomic_fetch_sub_explicit(&agent->waiting, 1, memory_order_relaxed);
+    DL_DELETE(agent->waiters, &waiter);
+    sem_destroy(&waiter.semaphore);
+    if (agent->driver == NULL) {
+        engine_hand_over(agent);
+    }
     if (pooled) {
         thread_pool_leave_wait(agent->pool);
     }
     return status;
 }
 
+/* ---- the own thread ---- */
+
 static bool engine_thread_yields(void *context)
 {
     struct ferry_agent *agent = context;
-    return atomic_load_explicit(&agent->waiters, memory_order_relaxed) > 0 ||
+    return atomic_load_explicit(&agent->waiting, memory_order_relaxed) > 0 ||
            atomic_load_explicit(&agent->thread_quit, memory_order_relaxed);
+}
+
+/* Looks after the sockets behind whoever drives. */
+static void engine_stand_by(struct ferry_agent *agent)
+{
+    agent->standby = true;
+    agent->standby_long = agent->sleeping != NULL;
+    int64_t bound = agent->standby_long ? STANDBY_LONG_NS : STANDBY_NS;
+    engine_unlock(agent);
+    poller_wait(agent->poller, bound);
+    engine_lock(agent);
+    agent->standby = agent->standby_long = false;
+    engine_dispatch(agent);
+    engine_run_actions(agent, NULL);
+    if (atomic_load(&agent->stop_requested)) {
+        engine_changed(agent); /* the wake-up of ferry_agent_stop() came here */
+    }
 }
 
 static void *engine_main(void *argument)
 {
     struct ferry_agent *agent = argument;
     pthread_setname_np(pthread_self(), "ferry-engine");
-    struct drive drive = {.ready = engine_thread_yields,
-                          .context = agent,
-                          .deadline_ns = FERRY_FOREVER,
-                          .waiter = false};
+    struct waiter waiter = {.ready = engine_thread_yields,
+                            .context = agent,
+                            .deadline_ns = FERRY_FOREVER,
+                            .own_thread = true};
     engine_lock(agent);
     while (!atomic_load(&agent->thread_quit)) {
-        if (agent->driver != NULL || atomic_load(&agent->waiters) > 0) {
-            int64_t bound = agent->sleeping != NULL ? STANDBY_LONG_NS : STANDBY_NS;
-            agent->standby = true;
-            engine_unlock(agent);
-            poller_wait(agent->poller, bound);
-            engine_lock(agent);
-            agent->standby = false;
-            engine_dispatch(agent);
-            engine_run_actions(agent, NULL);
-            if (atomic_load(&agent->stop_requested)) {
-                engine_changed(agent); /* the wake-up of ferry_agent_stop() came here */
-            }
+        if (agent->driver != NULL || atomic_load(&agent->waiting) > 0) {
+            engine_stand_by(agent);
         } else {
-            agent->driver = &drive;
-            engine_drive(agent, &drive);
+            agent->driver = &waiter;
+            engine_drive(agent, &waiter);
+            if (agent->driver == NULL) {
+                engine_hand_over(agent);
+            }
         }
     }
     engine_unlock(agent);
@@ -544,65 +531,4 @@ void engine_stop(struct ferry_agent *agent)
         close(agent->sleep_fd);
         agent->sleep_fd = -1;
     }
-}
-
-int ferry_agent_fd(const ferry_agent_t *agent)
-{
-    return agent->sleep_fd;
-}
-
-unsigned ferry_agent_progress(ferry_agent_t *agent)
-{
-    if (agent == NULL) {
-        return 0;
-    }
-    unsigned count = 0;
-    engine_lock(agent);
-    if (agent->sleep_fd >= 0 && agent->driver == NULL) {
-        const void *me = &count;
-        agent->driver = me;
-        count = engine_step(agent, me);
-        if (agent->prepared || agent->progress_calls++ % CHECK_STEPS == 0) {
-            agent->prepared = false;
-            count += engine_dispatch(agent);
-            count += engine_step(agent, me);
-        }
-        if (agent->driver == me) {
-            agent->driver = NULL;
-        }
-        if (agent->waiting > 0) {
-            pthread_cond_broadcast(&agent->changed);
-        }
-    }
-    engine_unlock(agent);
-    return count;
-}
-
-ferry_status_t ferry_agent_prepare_wait(ferry_agent_t *agent, int64_t *timeout_ns_out)
-{
-    if (agent == NULL || timeout_ns_out == NULL) {
-        return error_raise(FERRY_ERR_INVALID_ARGUMENT, "agent and timeout_ns_out must not be NULL");
-    }
-    engine_lock(agent);
-    ferry_status_t status = FERRY_OK;
-    if (agent->sleep_fd < 0) {
-        status = error_raise(FERRY_ERR_STATE, "agent '%s' is not started", agent->name);
-    } else if (agent->actions.head != NULL || agent->dying != NULL) {
-        status = FERRY_PENDING;
-    } else {
-        int64_t bound = engine_sleep_bound(agent, FERRY_FOREVER);
-        if (engine_arm(agent) == FERRY_OK) {
-            agent->busy_arms = 0;
-        } else if (++agent->busy_arms < BUSY_ARMS_SPIN) {
-            status = FERRY_PENDING;
-        } else if (bound > BUSY_SLEEP_MAX_NS) {
-            bound = BUSY_SLEEP_MAX_NS;
-        }
-        if (status == FERRY_OK) {
-            agent->prepared = true;
-            *timeout_ns_out = bound;
-        }
-    }
-    engine_unlock(agent);
-    return status;
 }

@@ -127,6 +127,7 @@ static void future_nudge(struct ferry_agent *agent)
         engine_step(agent, &me);
         if (agent->driver == &me) {
             agent->driver = NULL;
+            engine_hand_over(agent);
         }
     }
 }
@@ -262,7 +263,6 @@ static void future_run_callback(struct action *action)
     future->callback(future, future->callback_context);
     engine_lock(agent);
     future_unref(future);
-    engine_unlock(agent);
 }
 
 static void future_post_callback(struct ferry_future *future)

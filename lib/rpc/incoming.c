@@ -429,6 +429,7 @@ void incoming_receive(struct incoming *incoming)
     }
     incoming->message.tensors = incoming->views;
     incoming->message.tensor_count = incoming->wire.tensor_count;
+    incoming->immediate = incoming->outstanding == 1 && incoming->table_bytes == 0;
     incoming_settle(incoming);
 }
 

@@ -43,7 +43,8 @@ struct incoming {
     size_t outstanding;
     ferry_status_t status; /* the first failure */
     struct error_record error;
-    bool lost; /* a segment could not arrive: link failure or cancel, not a choice of ours */
+    bool immediate; /* complete with the control message: nothing had to be waited for */
+    bool lost;      /* a segment could not arrive: link failure or cancel, not a choice of ours */
     uint64_t staged_bytes, direct_bytes, total_bytes;
     /* The table is there (at once in incoming_open(), or later): the owner places and calls incoming_receive(). */
     void (*described)(struct incoming *incoming);

@@ -222,8 +222,10 @@ static void peer_run_waiter(struct action *action)
 {
     struct ready_waiter *waiter =
         (struct ready_waiter *)((char *)action - offsetof(struct ready_waiter, action));
+    struct ferry_agent *agent = action->agent;
     waiter->ready(waiter->context, waiter->status);
     free(waiter);
+    engine_lock(agent);
 }
 
 void peer_notify(struct peer *peer, ferry_status_t status)

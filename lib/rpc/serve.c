@@ -44,7 +44,7 @@ static struct ferry_request *request_new(struct link *link, uint64_t call_id)
     request->stream_count = 0;
     request->outgoing.outstanding = 0;
     request->outgoing.message.tensor_count = 0;
-    request->seen_ns = agent_now_ns(agent);
+    request->seen_ns = engine_step_ns(agent);
     request->ready_ns = request->started_ns = 0;
     DL_APPEND(link->requests, request);
     agent->counters.requests_received++;
@@ -83,7 +83,6 @@ static void request_run_deallocators(struct action *action)
     incoming_run_deallocators(&request->incoming);
     engine_lock(request->agent);
     request_unref(request);
-    engine_unlock(request->agent);
 }
 
 static void request_give_allocations(struct ferry_request *request)
@@ -144,7 +143,6 @@ static void request_run_releases(struct action *action)
     outgoing_run_releases(&request->outgoing);
     engine_lock(request->agent);
     request_unref(request);
-    engine_unlock(request->agent);
 }
 
 /* Nothing of the reply is read any more. */
@@ -299,7 +297,9 @@ static void serve_run(struct action *action)
         (struct ferry_request *)((char *)action - offsetof(struct ferry_request, action));
     struct ferry_agent *agent = request->agent;
     struct method *method = request->method;
-    request->started_ns = agent_now_ns(agent);
+    if (request->started_ns == 0) {
+        request->started_ns = agent_now_ns(agent);
+    }
     ferry_status_t status = method->run(request, method->context);
     engine_lock(agent);
     if (status != FERRY_PENDING) {
@@ -309,16 +309,15 @@ static void serve_run(struct action *action)
     method->active--;
     serve_next(agent, method);
     request_unref(request); /* the run's, which keeps the method */
-    engine_unlock(agent);
 }
 
 /* Hands the request to its handler; one that is over already is answered instead. */
-static void serve_begin(struct ferry_request *request)
+static void serve_begin(struct ferry_request *request, int64_t now_ns)
 {
     struct ferry_agent *agent = request->agent;
     struct method *method = request->method;
     bool cancelled = atomic_load(&request->cancelled);
-    if (cancelled || agent_now_ns(agent) >= request->deadline_ns) {
+    if (cancelled || now_ns >= request->deadline_ns) {
         serve_fail(request, cancelled ? FERRY_ERR_CANCELLED : FERRY_ERR_TIMEOUT, FERRY_NOT_RUN, 0,
                    cancelled ? "cancelled before it ran" : "the time was up before it ran");
         request_unref(request);
@@ -328,6 +327,9 @@ static void serve_begin(struct ferry_request *request)
     request_retain(request); /* the run's; the first one is the handler's from here on */
     request->action.run = serve_run;
     if (method->run_inline) {
+        if (agent->actions.head == NULL && user_scope_now() == USER_NONE) {
+            request->started_ns = now_ns; /* it runs at the end of this step */
+        }
         engine_post(agent, &request->action);
     } else {
         engine_post_pool(agent, &request->action);
@@ -341,7 +343,7 @@ static void serve_next(struct ferry_agent *agent, struct method *method)
     while (method->waiting.head != NULL && method->active < method_limit(agent, method)) {
         struct ferry_request *next = method->waiting.head;
         method->waiting.head = next->queue_next;
-        serve_begin(next);
+        serve_begin(next, agent_now_ns(agent));
     }
 }
 
@@ -349,7 +351,7 @@ static void serve_enqueue(struct ferry_request *request)
 {
     struct method *method = request->method;
     if (method->active < method_limit(request->agent, method)) {
-        serve_begin(request);
+        serve_begin(request, request->ready_ns);
         return;
     }
     request->queue_next = NULL;
@@ -368,7 +370,7 @@ static void serve_complete(struct incoming *incoming)
     struct ferry_request *request = request_of_incoming(incoming);
     struct ferry_agent *agent = request->agent;
     request->receiving = false;
-    request->ready_ns = agent_now_ns(agent);
+    request->ready_ns = incoming->immediate ? request->seen_ns : agent_now_ns(agent);
     agent->counters.bytes_received += incoming->total_bytes;
     agent->counters.staged_bytes += incoming->staged_bytes;
     agent->counters.direct_bytes += incoming->direct_bytes;
@@ -407,7 +409,6 @@ static void serve_run_allocator(struct action *action)
     serve_place(request, &request->method->allocator);
     engine_lock(agent);
     incoming_receive(&request->incoming);
-    engine_unlock(agent);
 }
 
 static void serve_refuse(struct ferry_request *request, ferry_status_t status)
@@ -426,8 +427,8 @@ static void serve_described(struct incoming *incoming)
     struct ferry_request *request = request_of_incoming(incoming);
     struct ferry_agent *agent = request->agent;
     const struct wire_message *wire = &incoming->wire;
-    snprintf(request->method_name, sizeof(request->method_name), "%.*s", (int)wire->method_bytes,
-             wire->method);
+    memcpy(request->method_name, wire->method, wire->method_bytes);
+    request->method_name[wire->method_bytes] = '\0';
     request->deadline_ns = clock_deadline_ns(request->seen_ns, wire->timeout_ns);
     if (agent->state != AGENT_RUNNING) {
         serve_refuse(request, error_raise(FERRY_ERR_SHUTDOWN, "%s is shutting down", agent->name));
