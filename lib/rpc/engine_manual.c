@@ -10,7 +10,7 @@ int ferry_agent_fd(const ferry_agent_t *agent)
 
 static unsigned manual_step(struct ferry_agent *agent)
 {
-    int me;
+    int me = 0; /* its address tells this call from every other driver */
     agent->driver = &me;
     unsigned count = engine_step(agent, &me);
     if (agent->prepared || agent->progress_calls++ % DISPATCH_CALLS == 0) {

@@ -122,7 +122,7 @@ static ferry_status_t future_outcome(struct ferry_future *future,
 static void future_nudge(struct ferry_agent *agent)
 {
     if (agent->driver == NULL && agent->sleep_fd >= 0 && user_scope_now() != USER_CALLBACK) {
-        int me;
+        int me = 0;
         agent->driver = &me;
         engine_step(agent, &me);
         if (agent->driver == &me) {
