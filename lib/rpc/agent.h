@@ -194,6 +194,7 @@ struct ferry_agent {
     uint32_t slot_count, free_slot;
 
     struct action_queue actions;       /* user code, run by whoever steps, without the lock */
+    struct action_queue pool_actions;  /* user code, for the pool when the lock is let go */
     struct ferry_future *free_futures; /* recycled */
     size_t free_future_count;
     struct ferry_request *free_requests; /* recycled */

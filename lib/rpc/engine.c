@@ -12,7 +12,7 @@
 #include "rpc/engine_internal.h"
 #include "rpc/link.h"
 
-#define LOCK_SPINS 200       /* a driver lets others in between two steps: some 0.1 us */
+#define LOCK_SPINS 20        /* some 1 us: a driver lets others in between two steps */
 #define CHECK_STEPS 64       /* steps between looks at the clock, while they cost nothing */
 #define YIELD_AFTER_NS 20000 /* of idleness: a peer on the same core needs it */
 #define DISPATCH_NS 100000   /* how often a busy driver looks after the sockets */
@@ -43,7 +43,11 @@ void engine_lock(struct ferry_agent *agent)
 
 void engine_unlock(struct ferry_agent *agent)
 {
-    pthread_mutex_unlock(&agent->lock);
+    if (agent->pool_actions.head != NULL) {
+        engine_submit_actions(agent);
+    } else {
+        pthread_mutex_unlock(&agent->lock);
+    }
 }
 
 /* A mutex alone is not fair: the driver would have it again before a contender has woken up. */
@@ -81,6 +85,10 @@ unsigned engine_step(struct ferry_agent *agent, const void *me)
     }
     if (agent->actions.head != NULL) {
         count += engine_run_actions(agent, me);
+    }
+    if (agent->pool_actions.head != NULL) {
+        engine_submit_actions(agent);
+        engine_lock(agent);
     }
     return count;
 }
@@ -328,6 +336,14 @@ static void pace_dispatch(struct pace *pace, struct ferry_agent *agent, const st
     }
 }
 
+static void pace_yield(struct pace *pace, struct ferry_agent *agent)
+{
+    pace->yields = true;
+    engine_unlock(agent);
+    sched_yield();
+    engine_lock(agent);
+}
+
 /* After a step. false: another thread drives since. */
 static bool pace_keep(struct pace *pace, struct ferry_agent *agent, struct waiter *waiter,
                       bool busy)
@@ -336,7 +352,9 @@ static bool pace_keep(struct pace *pace, struct ferry_agent *agent, struct waite
         pace->idle_since = 0;
         pace->yields = false;
     }
-    if (++pace->steps < CHECK_STEPS && !pace->yields && (busy || pace->spin_ns > 0)) {
+    /* Handlers in the pool may need this core. */
+    bool at_once = pace->yields || (!busy && (pace->spin_ns == 0 || agent->actions_open > 0));
+    if (++pace->steps < CHECK_STEPS && !at_once) {
         if (!busy) {
             __builtin_ia32_pause();
         }
@@ -345,7 +363,13 @@ static bool pace_keep(struct pace *pace, struct ferry_agent *agent, struct waite
     pace->steps = 0;
     int64_t now = clock_monotonic_ns();
     pace_dispatch(pace, agent, waiter, now);
-    if (busy || pace->spins) {
+    if (busy) {
+        return true;
+    }
+    if (pace->spins) {
+        if (agent->actions_open > 0) {
+            pace_yield(pace, agent);
+        }
         return true;
     }
     pace->idle_since = pace->idle_since == 0 ? now : pace->idle_since;
@@ -354,11 +378,8 @@ static bool pace_keep(struct pace *pace, struct ferry_agent *agent, struct waite
         pace->idle_since = 0;
         return drives;
     }
-    if (now - pace->idle_since >= YIELD_AFTER_NS) {
-        pace->yields = true;
-        engine_unlock(agent);
-        sched_yield();
-        engine_lock(agent);
+    if (agent->actions_open > 0 || now - pace->idle_since >= YIELD_AFTER_NS) {
+        pace_yield(pace, agent);
     }
     return true;
 }

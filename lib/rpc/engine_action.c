@@ -38,23 +38,32 @@ static void action_run_in_pool(void *context)
     engine_unlock(agent);
 }
 
-static void action_queue_add(struct ferry_agent *agent, struct action *action)
+static void queue_add(struct action_queue *queue, struct action *action)
 {
     action->next = NULL;
-    if (agent->actions.head == NULL) {
-        agent->actions.head = action;
+    if (queue->head == NULL) {
+        queue->head = action;
     } else {
-        agent->actions.tail->next = action;
+        queue->tail->next = action;
     }
-    agent->actions.tail = action;
+    queue->tail = action;
 }
 
-static void action_to_pool(struct ferry_agent *agent, struct action *action)
+void engine_submit_actions(struct ferry_agent *agent)
 {
-    action->task.run = action_run_in_pool;
-    action->task.context = action;
-    if (thread_pool_submit(agent->pool, &action->task) != FERRY_OK) {
-        action_queue_add(agent, action); /* no thread to be had: whoever steps runs it */
+    struct action *action = agent->pool_actions.head, *next;
+    agent->pool_actions.head = NULL;
+    pthread_mutex_unlock(&agent->lock);
+    for (; action != NULL; action = next) {
+        next = action->next;
+        action->task.run = action_run_in_pool;
+        action->task.context = action;
+        if (thread_pool_submit(agent->pool, &action->task) != FERRY_OK) {
+            engine_lock(agent); /* no thread to be had: whoever steps runs it */
+            queue_add(&agent->actions, action);
+            engine_kick(agent);
+            pthread_mutex_unlock(&agent->lock);
+        }
     }
 }
 
@@ -68,24 +77,24 @@ static void action_open(struct ferry_agent *agent, struct action *action, enum u
 void engine_post(struct ferry_agent *agent, struct action *action)
 {
     action_open(agent, action, USER_HANDLER);
-    action_queue_add(agent, action);
+    queue_add(&agent->actions, action);
     engine_kick(agent);
 }
 
 void engine_post_pool(struct ferry_agent *agent, struct action *action)
 {
     action_open(agent, action, USER_HANDLER);
-    action_to_pool(agent, action);
+    queue_add(&agent->pool_actions, action);
 }
 
 void engine_post_callback(struct ferry_agent *agent, struct action *action)
 {
     action_open(agent, action, USER_CALLBACK);
     if (agent_manual(agent)) {
-        action_queue_add(agent, action);
+        queue_add(&agent->actions, action);
         engine_kick(agent);
     } else {
-        action_to_pool(agent, action);
+        queue_add(&agent->pool_actions, action);
     }
 }
 
@@ -97,10 +106,7 @@ unsigned engine_run_actions(struct ferry_agent *agent, const void *me)
         agent->actions.head = action->next;
         count++;
         if (current_scope != USER_NONE) {
-            action_to_pool(agent, action);
-            if (agent->actions.head == action) {
-                break;
-            }
+            queue_add(&agent->pool_actions, action);
             continue;
         }
         bool drives = me != NULL && agent->driver == me;

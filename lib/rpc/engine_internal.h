@@ -24,6 +24,9 @@ struct waiter {
  * back unless somebody else has it by then. Returns how many ran. */
 unsigned engine_run_actions(struct ferry_agent *agent, const void *me);
 
+/* Lets the lock go, then hands the pool what was queued for it: a thread that wakes up to run it, perhaps in this one's place, can then have the lock. */
+void engine_submit_actions(struct ferry_agent *agent);
+
 /* Sockets and timers, once. */
 unsigned engine_dispatch(struct ferry_agent *agent);
 /* FERRY_OK: the descriptors will tell of whatever comes. FERRY_PENDING: there is work, step first; *bound_ns may have become shorter, since a stopped peer's full queue can refuse to be armed for ever. */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,6 +18,7 @@
 /* How long a thread that is one too many waits for work before it ends: long enough that calls which
  * nest again and again start no thread each time. */
 #define LINGER_NS 100000000
+#define SPIN_PAUSES 50       /* some 2 us */
 #define THREAD_NAME_BYTES 16 /* the kernel's */
 
 struct worker {
@@ -96,16 +98,20 @@ static void run_task(struct thread_pool *pool)
     pool->awake++;
 }
 
+/* A thread that has nothing to run soon lets others have its core: whoever submits may be on the same one. */
 static void spin(struct thread_pool *pool)
 {
     pool->spinning = true;
     pthread_mutex_unlock(&pool->lock);
     int64_t deadline_ns = clock_monotonic_ns() + pool->spin_ns;
-    while (atomic_load_explicit(&pool->queued, memory_order_relaxed) == 0 &&
-           clock_monotonic_ns() < deadline_ns) {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#endif
+    for (unsigned i = 0; atomic_load_explicit(&pool->queued, memory_order_relaxed) == 0; i++) {
+        if (i < SPIN_PAUSES) {
+            __builtin_ia32_pause();
+        } else if (clock_monotonic_ns() < deadline_ns) {
+            sched_yield();
+        } else {
+            break;
+        }
     }
     pthread_mutex_lock(&pool->lock);
     pool->spinning = false;
