@@ -1,8 +1,23 @@
 /* The reference transport: agents of one process, by plain copies.
  *
- * One mutex guards what instances see of each other; nothing calls back under it. A message lies in
- * the receiving instance until its progress(). A segment that is sent lies there until a receive of
- * its number comes, or the other way round (inproc_segment.c). */
+ * A message lies in the receiving instance until its progress() (inproc_message.c). A segment that
+ * is sent lies there until a receive of its number comes, or the other way round
+ * (inproc_segment.c).
+ *
+ * Locks. An instance has a mutex, which guards what others put into it and take out: messages and
+ * waiting halves. A call takes the receiving instance's alone, so that agents that have nothing to
+ * do with each other never meet. The process's mutex guards who is there and who is linked to whom;
+ * only open, close, connect and disconnect take it, for moments. A link's opposite, and whether it
+ * is gone, change under the process's mutex and both instances' at once, so that either instance's
+ * is enough to read them.
+ *
+ * Order: the agent's lock (the caller's), the process's mutex, instances' mutexes by address;
+ * completions go through an atomic list, so that a mutex of the posting instance's is not needed.
+ * Nothing calls back under any of them.
+ *
+ * Life. An instance's memory lives while links lead to it. What signals an instance holds something
+ * that keeps it open: its own mutex and a link of another's that is not gone, or the mutex that the
+ * end of one of its links must take. */
 #include "transports/inproc/inproc.h"
 
 #include <errno.h>
@@ -16,16 +31,15 @@
 #include "core/error.h"
 #include "transports/inproc/inproc_internal.h"
 
-#define EARLY_MESSAGES_MAX 4096 /* kept for links that their owner has not made yet */
-
-struct inproc_shared inproc_shared = {.mutex = PTHREAD_MUTEX_INITIALIZER,
-                                      .copied = PTHREAD_COND_INITIALIZER};
+static struct {
+    pthread_mutex_t mutex;
+    struct inproc *instances; /* hash by address; borrowed */
+} process = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 void inproc_signal(struct inproc *inproc)
 {
     atomic_store(&inproc->news, true);
-    if (inproc->armed) {
-        inproc->armed = false;
+    if (atomic_load(&inproc->armed) && atomic_exchange(&inproc->armed, false)) {
         uint64_t one = 1;
         ssize_t written = write(inproc->wait_fd, &one, sizeof(one));
         (void)written; /* a full counter is readable, too */
@@ -34,24 +48,46 @@ void inproc_signal(struct inproc *inproc)
 
 /* ---- instances ---- */
 
-/* In a forked child the parent's instances do not exist. */
-static void shared_forget(void)
+/* With the process's mutex. */
+static struct inproc *instance_find(const void *address)
 {
-    pthread_mutex_init(&inproc_shared.mutex, NULL);
-    pthread_cond_init(&inproc_shared.copied, NULL);
-    inproc_shared.instances = NULL;
+    struct inproc *inproc;
+    HASH_FIND(hh, process.instances, address, sizeof(struct inproc_address), inproc);
+    return inproc;
 }
 
-static void shared_prepare(void)
+static void fork_prepare(void)
 {
-    pthread_atfork(NULL, NULL, shared_forget);
+    pthread_mutex_lock(&process.mutex);
+}
+
+static void fork_parent(void)
+{
+    pthread_mutex_unlock(&process.mutex);
+}
+
+/* In a forked child the parent's instances do not exist for others. What a program does with its
+ * copies must not wait for a thread that the child does not have. */
+static void fork_child(void)
+{
+    for (struct inproc *inproc = process.instances; inproc != NULL; inproc = inproc->hh.next) {
+        pthread_mutex_init(&inproc->mutex, NULL);
+        pthread_cond_init(&inproc->copied, NULL);
+    }
+    process.instances = NULL;
+    pthread_mutex_init(&process.mutex, NULL);
+}
+
+static void fork_watch(void)
+{
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
 static ferry_status_t inproc_open(const ferry_transport_options_t *options,
                                   ferry_transport_t **transport_out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, shared_prepare);
+    pthread_once(&once, fork_watch);
     struct inproc *inproc = calloc(1, sizeof(*inproc));
     if (inproc == NULL) {
         return error_raise(FERRY_ERR_NO_MEMORY, "no memory for the inproc transport");
@@ -68,14 +104,55 @@ static ferry_status_t inproc_open(const ferry_transport_options_t *options,
     }
     inproc->base.ops = &inproc_ops;
     inproc->events = options->events;
-    inproc->messages_tail = &inproc->messages;
-    inproc->completed_tail = &inproc->completed;
     inproc->message_bytes = options->message_bytes;
-    pthread_mutex_lock(&inproc_shared.mutex);
-    LL_PREPEND(inproc_shared.instances, inproc);
-    pthread_mutex_unlock(&inproc_shared.mutex);
+    atomic_init(&inproc->references, 1);
+    pthread_mutex_init(&inproc->mutex, NULL);
+    pthread_cond_init(&inproc->copied, NULL);
+    messages_init(inproc);
+    pthread_mutex_lock(&process.mutex);
+    HASH_ADD(hh, process.instances, address, sizeof(inproc->address), inproc);
+    pthread_mutex_unlock(&process.mutex);
     *transport_out = &inproc->base;
     return FERRY_OK;
+}
+
+static void inproc_release(struct inproc *inproc)
+{
+    if (atomic_fetch_sub(&inproc->references, 1) == 1) {
+        pthread_cond_destroy(&inproc->copied);
+        pthread_mutex_destroy(&inproc->mutex);
+        free(inproc);
+    }
+}
+
+/* With the process's mutex, so that nobody holds one of two and waits for the other; the order
+ * spares those who check it the thought. */
+static void both_lock(struct inproc *one, struct inproc *other)
+{
+    struct inproc *first = one < other ? one : other, *second = one < other ? other : one;
+    pthread_mutex_lock(&first->mutex);
+    if (second != first) {
+        pthread_mutex_lock(&second->mutex);
+    }
+}
+
+static void both_unlock(struct inproc *one, struct inproc *other)
+{
+    pthread_mutex_unlock(&one->mutex);
+    if (other != one) {
+        pthread_mutex_unlock(&other->mutex);
+    }
+}
+
+/* With the process's mutex and both ends': the other end, or all of its instance, has left. */
+static void link_lose(struct inproc_link *link)
+{
+    link->opposite = NULL;
+    if (!link->gone) {
+        link->gone = true;
+        DL_APPEND2(link->inproc->lost, link, lost_prev, lost_next);
+        inproc_signal(link->inproc);
+    }
 }
 
 static void inproc_close(ferry_transport_t *transport)
@@ -83,30 +160,24 @@ static void inproc_close(ferry_transport_t *transport)
     if (transport == NULL) {
         return;
     }
-    struct inproc *inproc = inproc_of(transport), *other;
-    pthread_mutex_lock(&inproc_shared.mutex);
-    if (inproc_shared.instances != NULL) { /* none in a child that was forked since */
-        LL_DELETE(inproc_shared.instances, inproc);
+    struct inproc *inproc = inproc_of(transport);
+    pthread_mutex_lock(&process.mutex);
+    if (instance_find(&inproc->address) != NULL) { /* not in a child that was forked since */
+        HASH_DEL(process.instances, inproc);
     }
+    while (inproc->facing != NULL) {
+        struct inproc_link *link = inproc->facing;
+        both_lock(inproc, link->inproc);
+        link_lose(link);
+        both_unlock(inproc, link->inproc);
+        DL_DELETE2(inproc->facing, link, facing_prev, facing_next);
+        link->facing_prev = NULL;
+    }
+    pthread_mutex_unlock(&process.mutex);
     inproc_return_sends(inproc);
-    LL_FOREACH(inproc_shared.instances, other)
-    {
-        for (struct inproc_link *link = other->links; link != NULL; link = link->hh.next) {
-            if (link->peer == inproc) {
-                link->peer = NULL;
-                link->gone = true;
-                inproc_signal(other);
-            }
-        }
-    }
-    pthread_mutex_unlock(&inproc_shared.mutex);
-    while (inproc->messages != NULL) {
-        struct message *message = inproc->messages;
-        inproc->messages = message->next;
-        free(message);
-    }
+    messages_free(inproc);
     close(inproc->wait_fd);
-    free(inproc);
+    inproc_release(inproc);
 }
 
 static uint32_t inproc_capabilities(const ferry_transport_t *transport)
@@ -131,20 +202,6 @@ static void inproc_address(const ferry_transport_t *transport, const void **addr
 
 /* ---- links ---- */
 
-/* With the mutex. */
-static struct inproc *instance_find(const void *address)
-{
-    struct inproc *instance;
-    LL_FOREACH(inproc_shared.instances, instance)
-    {
-        if (memcmp(&instance->address, address, sizeof(instance->address)) == 0) {
-            return instance;
-        }
-    }
-    return NULL;
-}
-
-/* With the mutex. */
 static struct inproc_link *link_find(struct inproc *inproc, uint32_t session)
 {
     struct inproc_link *link;
@@ -152,11 +209,44 @@ static struct inproc_link *link_find(struct inproc *inproc, uint32_t session)
     return link;
 }
 
+/* With the process's mutex: the end at the peer that faces this one, if it is there. */
+static struct inproc_link *link_find_opposite(const struct inproc_link *link)
+{
+    struct inproc_link *other = link_find(link->peer, link->remote_session);
+    bool faces = other != NULL && other->peer == link->inproc && !other->gone &&
+                 other->remote_session == link->local_session;
+    return faces ? other : NULL;
+}
+
+/* With the process's mutex: FERRY_ERR_UNREACHABLE, FERRY_ERR_INVALID_ARGUMENT, not raised. */
+static ferry_status_t link_join(struct inproc_link *link, const void *address)
+{
+    struct inproc *inproc = link->inproc, *peer = instance_find(address);
+    if (peer == NULL) {
+        return FERRY_ERR_UNREACHABLE;
+    }
+    if (link_find(inproc, link->local_session) != NULL) {
+        return FERRY_ERR_INVALID_ARGUMENT;
+    }
+    link->peer = peer;
+    atomic_fetch_add(&peer->references, 1);
+    DL_APPEND2(peer->facing, link, facing_prev, facing_next);
+    both_lock(inproc, peer);
+    HASH_ADD(hh, inproc->links, local_session, sizeof(link->local_session), link);
+    struct inproc_link *other = link_find_opposite(link); /* perhaps itself */
+    link->opposite = other;
+    if (other != NULL) {
+        other->opposite = link;
+    }
+    messages_meet(inproc, link);
+    both_unlock(inproc, peer);
+    return FERRY_OK;
+}
+
 static ferry_status_t inproc_connect(ferry_transport_t *transport, const void *address,
                                      size_t bytes, uint32_t local_session, uint32_t remote_session,
                                      void *context, ferry_link_t **link_out)
 {
-    struct inproc *inproc = inproc_of(transport);
     if (bytes != sizeof(struct inproc_address)) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT, "an inproc address has %zu bytes, not %zu",
                            sizeof(struct inproc_address), bytes);
@@ -167,71 +257,55 @@ static ferry_status_t inproc_connect(ferry_transport_t *transport, const void *a
     }
     link->base.transport = transport;
     link->base.context = context;
-    link->inproc = inproc;
+    link->inproc = inproc_of(transport);
     link->local_session = local_session;
     link->remote_session = remote_session;
-    pthread_mutex_lock(&inproc_shared.mutex);
-    link->peer = instance_find(address);
-    bool peer = link->peer != NULL, taken = link_find(inproc, local_session) != NULL;
-    if (peer && !taken) {
-        HASH_ADD(hh, inproc->links, local_session, sizeof(link->local_session), link);
-        inproc_signal(inproc); /* early messages have a link now */
-    }
-    pthread_mutex_unlock(&inproc_shared.mutex);
-    if (!peer || taken) {
+    pthread_mutex_lock(&process.mutex);
+    ferry_status_t status = link_join(link, address);
+    pthread_mutex_unlock(&process.mutex);
+    if (status != FERRY_OK) {
         free(link);
-        return taken
-                   ? error_raise(FERRY_ERR_INVALID_ARGUMENT, "session %u is in use", local_session)
-                   : error_raise(FERRY_ERR_UNREACHABLE, "that agent of this process is gone");
+        return status == FERRY_ERR_UNREACHABLE
+                   ? error_raise(status, "that agent of this process is gone")
+                   : error_raise(status, "session %u is in use", local_session);
     }
     *link_out = &link->base;
     return FERRY_OK;
 }
 
-/* With the mutex: the link that faces this one, if it is there. */
-static struct inproc_link *link_opposite(struct inproc_link *link)
+/* With the process's mutex: from here on nobody posts anything to this end or from it. */
+static void link_part(struct inproc_link *link)
 {
-    struct inproc_link *other =
-        link->peer == NULL ? NULL : link_find(link->peer, link->remote_session);
-    bool faces = other != NULL && other->peer == link->inproc &&
-                 other->remote_session == link->local_session;
-    return faces ? other : NULL;
-}
-
-/* With the mutex. */
-static void messages_drop(struct inproc *inproc, uint32_t session)
-{
-    struct message **at = &inproc->messages;
-    while (*at != NULL) {
-        struct message *message = *at;
-        if (message->session == session) {
-            *at = message->next;
-            free(message);
-        } else {
-            at = &message->next;
-        }
+    struct inproc *inproc = link->inproc, *peer = link->peer;
+    both_lock(inproc, peer);
+    if (link->opposite != NULL) {
+        link_lose(link->opposite);
+    } else {
+        messages_drop(&peer->early, NULL, link->remote_session);
     }
-    inproc->messages_tail = at;
+    if (link->lost_prev != NULL) {
+        DL_DELETE2(inproc->lost, link, lost_prev, lost_next);
+    }
+    link->opposite = NULL;
+    link->gone = true; /* also to what completions may try to post */
+    messages_drop(&inproc->messages, link, link->local_session);
+    HASH_DEL(inproc->links, link);
+    both_unlock(inproc, peer);
+    if (link->facing_prev != NULL) {
+        DL_DELETE2(peer->facing, link, facing_prev, facing_next);
+    }
 }
 
 static void inproc_disconnect(ferry_link_t *base)
 {
     struct inproc_link *link = link_of(base);
-    pthread_mutex_lock(&inproc_shared.mutex);
-    link->gone = true; /* also to what completions may try to post */
-    ferry_operation_t *taken = link_take_operations(link);
+    struct inproc *inproc = link->inproc;
+    pthread_mutex_lock(&process.mutex);
+    link_part(link);
+    pthread_mutex_unlock(&process.mutex);
     link_return_sends(link);
-    messages_drop(link->inproc, link->local_session);
-    HASH_DEL(link->inproc->links, link);
-    struct inproc_link *other = link_opposite(link);
-    if (other != NULL) {
-        other->gone = true;
-        inproc_signal(other->inproc);
-    } else if (link->peer != NULL && link_find(link->peer, link->remote_session) == NULL) {
-        messages_drop(link->peer, link->remote_session);
-    }
-    pthread_mutex_unlock(&inproc_shared.mutex);
-    operations_finish(link->inproc, taken);
+    operations_finish(inproc, link_take_operations(link));
+    inproc_release(link->peer);
     free(link);
 }
 
@@ -243,137 +317,61 @@ static void inproc_describe(const ferry_link_t *link, char *text, size_t capacit
     }
 }
 
-/* ---- messages ---- */
-
-static ferry_status_t inproc_send_message(ferry_link_t *base, const void *data, size_t bytes,
-                                          ferry_operation_t *operation)
-{
-    (void)operation; /* the copy is made at once */
-    struct inproc_link *link = link_of(base);
-    if (bytes > link->inproc->message_bytes) {
-        return error_raise(FERRY_ERR_LIMIT, "a control message of %zu bytes; %zu are allowed",
-                           bytes, link->inproc->message_bytes);
-    }
-    struct message *message = malloc(sizeof(*message) + (bytes + 7) / 8 * 8);
-    if (message == NULL) {
-        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a message of %zu bytes", bytes);
-    }
-    message->next = NULL;
-    message->session = link->remote_session;
-    message->bytes = bytes;
-    memcpy(message->data, data, bytes);
-    pthread_mutex_lock(&inproc_shared.mutex);
-    struct inproc *peer = link->gone ? NULL : link->peer;
-    bool early = peer != NULL && link_find(peer, link->remote_session) == NULL;
-    bool full = early && peer->early >= EARLY_MESSAGES_MAX;
-    if (peer != NULL && !full) {
-        peer->early += early;
-        *peer->messages_tail = message;
-        peer->messages_tail = &message->next;
-        inproc_signal(peer);
-    }
-    pthread_mutex_unlock(&inproc_shared.mutex);
-    if (peer != NULL && !full) {
-        return FERRY_OK;
-    }
-    free(message);
-    return full ? error_raise(FERRY_ERR_LIMIT,
-                              "%d messages wait for the other end to make its link already",
-                              EARLY_MESSAGES_MAX)
-                : error_raise(FERRY_ERR_PEER_LOST, "the other end is closed");
-}
-
 /* ---- progress ---- */
 
-/* With the mutex: the messages that have a link, in order. Those that have none yet stay. */
-static struct message *messages_take(struct inproc *inproc)
+/* With the mutex. */
+static struct inproc_link *lost_take(struct inproc *inproc)
 {
-    struct message *taken = NULL, **taken_tail = &taken, **at = &inproc->messages;
-    inproc->early = 0;
-    while (*at != NULL) {
-        struct message *message = *at;
-        if (link_find(inproc, message->session) != NULL) {
-            *at = message->next;
-            message->next = NULL;
-            *taken_tail = message;
-            taken_tail = &message->next;
-        } else {
-            inproc->early++;
-            at = &message->next;
-        }
+    struct inproc_link *lost = inproc->lost;
+    inproc->lost = NULL;
+    for (struct inproc_link *link = lost; link != NULL; link = link->lost_next) {
+        link->lost_prev = NULL;
     }
-    inproc->messages_tail = at;
-    return taken;
+    return lost;
 }
 
-/* Links change only under the agent's lock, which is held, so the hash may be read here without
- * the mutex. */
-static unsigned messages_deliver(struct inproc *inproc, struct message *messages)
+static unsigned links_report(struct inproc *inproc, struct inproc_link *lost)
 {
     unsigned count = 0;
-    while (messages != NULL) {
-        struct message *message = messages;
-        struct inproc_link *link = link_find(inproc, message->session);
-        messages = message->next;
-        if (link != NULL) {
-            inproc->events.message(inproc->events.context, &link->base, message->data,
-                                   message->bytes);
-        }
-        free(message);
+    while (lost != NULL) {
+        struct inproc_link *link = lost;
+        lost = link->lost_next;
+        inproc->events.link_down(inproc->events.context, &link->base, FERRY_ERR_PEER_LOST,
+                                 "the other agent of this process closed the link");
         count++;
     }
     return count;
 }
 
-static unsigned links_report(struct inproc *inproc)
-{
-    unsigned count = 0;
-    for (struct inproc_link *link = inproc->links; link != NULL; link = link->hh.next) {
-        pthread_mutex_lock(&inproc_shared.mutex);
-        bool report = link->gone && !link->told;
-        pthread_mutex_unlock(&inproc_shared.mutex);
-        if (report) {
-            link->told = true;
-            inproc->events.link_down(inproc->events.context, &link->base, FERRY_ERR_PEER_LOST,
-                                     "the other agent of this process closed the link");
-            count++;
-        }
-    }
-    return count;
-}
-
+/* What a link's end posted before it left is handed out before the news of its end. */
 static unsigned inproc_progress(ferry_transport_t *transport)
 {
     struct inproc *inproc = inproc_of(transport);
     if (!atomic_load_explicit(&inproc->news, memory_order_acquire)) {
         return 0;
     }
-    pthread_mutex_lock(&inproc_shared.mutex);
     atomic_store(&inproc->news, false);
+    pthread_mutex_lock(&inproc->mutex);
     struct message *messages = messages_take(inproc);
-    ferry_operation_t *completed = inproc->completed;
-    inproc->completed = NULL;
-    inproc->completed_tail = &inproc->completed;
-    pthread_mutex_unlock(&inproc_shared.mutex);
+    struct inproc_link *lost = lost_take(inproc);
+    pthread_mutex_unlock(&inproc->mutex);
+    ferry_operation_t *completed = completed_take(inproc);
     unsigned count = completed != NULL ? 1 : 0;
     operations_finish(inproc, completed);
     count += messages_deliver(inproc, messages);
-    return count + links_report(inproc);
+    return count + links_report(inproc, lost);
 }
 
 static ferry_status_t inproc_arm(ferry_transport_t *transport)
 {
     struct inproc *inproc = inproc_of(transport);
     uint64_t count;
-    pthread_mutex_lock(&inproc_shared.mutex);
-    bool news = atomic_load(&inproc->news);
-    if (!news) {
+    if (!atomic_load(&inproc->news)) {
         ssize_t drained = read(inproc->wait_fd, &count, sizeof(count));
         (void)drained; /* nothing to drain is as good */
-        inproc->armed = true;
+        atomic_store(&inproc->armed, true);
     }
-    pthread_mutex_unlock(&inproc_shared.mutex);
-    return news ? FERRY_PENDING : FERRY_OK;
+    return atomic_load(&inproc->news) ? FERRY_PENDING : FERRY_OK;
 }
 
 static int inproc_wait_fd(const ferry_transport_t *transport)

@@ -1,6 +1,6 @@
-/* Segments of the inproc transport: two posted operations that find each other, and one copy.
- * Whoever posts the second copies, outside the mutex; the first is marked as busy meanwhile, and a
- * disconnect of its link waits for that. */
+/* Segments of the inproc transport: two posted operations that find each other, and one copy. The
+ * first waits in the receiving instance. Whoever posts the second copies, outside that one's mutex;
+ * the first is marked as busy meanwhile, and a disconnect of its link waits for that. */
 #include <string.h>
 
 #include "core/error.h"
@@ -40,43 +40,62 @@ static void list_remove(ferry_operation_t **list, ferry_operation_t *operation)
     *list = parcel_of(operation)->next;
 }
 
-/* With the mutex: gives a waiting operation, out of its list, to its owner's next progress(). */
+/* Gives a waiting operation, out of its list, to its owner's next progress(). With the mutex of the
+ * list's instance, which the end of the operation's link takes as well: the owner is still open. */
 static void operation_hand_over(ferry_operation_t *operation, ferry_status_t status)
 {
     struct parcel *parcel = parcel_of(operation);
     struct inproc *owner = parcel->link->inproc;
     parcel->status = (int32_t)status;
-    parcel->next = NULL;
-    *owner->completed_tail = operation;
-    owner->completed_tail = &parcel->next;
+    parcel->busy = 0;
+    parcel->next = atomic_load(&owner->completed);
+    while (!atomic_compare_exchange_weak(&owner->completed, &parcel->next, operation)) {
+    }
     inproc_signal(owner);
 }
 
-/* With the mutex, let go during the copy. Completes the waiting half; returns the status of the
- * coming one. The size is the receiver's affair: a send that was taken is done. */
-static ferry_status_t parcels_join(ferry_operation_t **list, ferry_operation_t *waiting,
-                                   const struct parcel *send, const struct parcel *receive,
-                                   bool waiting_receives)
+ferry_operation_t *completed_take(struct inproc *inproc)
 {
+    ferry_operation_t *backwards = NULL, *completed = NULL;
+    if (atomic_load_explicit(&inproc->completed, memory_order_relaxed) != NULL) {
+        backwards = atomic_exchange(&inproc->completed, NULL);
+    }
+    while (backwards != NULL) {
+        ferry_operation_t *operation = backwards;
+        backwards = parcel_of(operation)->next;
+        parcel_of(operation)->next = completed;
+        completed = operation;
+    }
+    return completed;
+}
+
+/* With the instance's mutex, let go during the copy. Completes the waiting half; returns the status
+ * of the coming one. The size is the receiver's affair: a send that was taken is done. */
+static ferry_status_t parcels_join(struct inproc *inproc, ferry_operation_t **list,
+                                   ferry_operation_t *waiting, const struct parcel *send,
+                                   const struct parcel *receive)
+{
+    bool waiting_receives = parcel_of(waiting) == receive;
     bool declined = receive->data == NULL && receive->bytes > 0;
     bool fits = declined || send->bytes == receive->bytes;
     if (fits && !declined && send->bytes > 0) {
-        pthread_mutex_unlock(&inproc_shared.mutex);
+        pthread_mutex_unlock(&inproc->mutex);
         memcpy(receive->data, send->data, send->bytes);
-        pthread_mutex_lock(&inproc_shared.mutex);
+        pthread_mutex_lock(&inproc->mutex);
     }
     ferry_status_t received = fits ? FERRY_OK : FERRY_ERR_PROTOCOL;
     list_remove(list, waiting);
-    parcel_of(waiting)->busy = 0;
     operation_hand_over(waiting, waiting_receives ? received : FERRY_OK);
-    pthread_cond_broadcast(&inproc_shared.copied);
+    pthread_cond_broadcast(&inproc->copied);
     return waiting_receives ? FERRY_OK : received;
 }
 
 void link_return_sends(struct inproc_link *link)
 {
+    struct inproc *inproc = link->inproc;
+    pthread_mutex_lock(&inproc->mutex);
     for (size_t i = 0; i < BUCKETS; i++) {
-        ferry_operation_t **list = &link->inproc->sends[i];
+        ferry_operation_t **list = &inproc->sends[i];
         while (*list != NULL) {
             ferry_operation_t *operation = *list;
             if (parcel_of(operation)->session == link->local_session) {
@@ -87,10 +106,12 @@ void link_return_sends(struct inproc_link *link)
             }
         }
     }
+    pthread_mutex_unlock(&inproc->mutex);
 }
 
 void inproc_return_sends(struct inproc *inproc)
 {
+    pthread_mutex_lock(&inproc->mutex);
     for (size_t i = 0; i < BUCKETS; i++) {
         while (inproc->sends[i] != NULL) {
             ferry_operation_t *operation = inproc->sends[i];
@@ -98,6 +119,7 @@ void inproc_return_sends(struct inproc *inproc)
             operation_hand_over(operation, FERRY_ERR_PEER_LOST);
         }
     }
+    pthread_mutex_unlock(&inproc->mutex);
 }
 
 static ferry_status_t check_host(const ferry_memory_t *memory)
@@ -126,21 +148,21 @@ ferry_status_t inproc_send(ferry_link_t *base, uint32_t segment, const ferry_mem
         return status;
     }
     parcel_fill(operation, link, link->remote_session, segment, memory->data, memory->bytes);
-    pthread_mutex_lock(&inproc_shared.mutex);
-    struct inproc *peer = link->gone ? NULL : link->peer;
-    if (peer == NULL) {
+    struct inproc *peer = link->peer;
+    pthread_mutex_lock(&peer->mutex);
+    if (link->gone) {
         status = FERRY_ERR_PEER_LOST;
     } else {
         ferry_operation_t **list = &peer->receives[segment % BUCKETS];
         ferry_operation_t *waiting = list_claim(*list, link->remote_session, segment);
         if (waiting != NULL) {
-            status = parcels_join(list, waiting, parcel_of(operation), parcel_of(waiting), true);
+            status = parcels_join(peer, list, waiting, parcel_of(operation), parcel_of(waiting));
         } else {
             list_add(&peer->sends[segment % BUCKETS], operation, link->inproc);
             status = FERRY_PENDING;
         }
     }
-    pthread_mutex_unlock(&inproc_shared.mutex);
+    pthread_mutex_unlock(&peer->mutex);
     return status == FERRY_ERR_PEER_LOST ? error_raise(status, "the other end is closed") : status;
 }
 
@@ -149,7 +171,7 @@ static ferry_status_t receive_into(struct inproc_link *link, uint32_t segment, v
 {
     struct inproc *inproc = link->inproc;
     parcel_fill(operation, link, link->local_session, segment, data, bytes);
-    pthread_mutex_lock(&inproc_shared.mutex);
+    pthread_mutex_lock(&inproc->mutex);
     ferry_operation_t **list = &inproc->sends[segment % BUCKETS];
     ferry_operation_t *waiting =
         link->gone ? NULL : list_claim(*list, link->local_session, segment);
@@ -157,11 +179,11 @@ static ferry_status_t receive_into(struct inproc_link *link, uint32_t segment, v
     if (link->gone) {
         status = FERRY_ERR_PEER_LOST; /* what the other end had sent went with it */
     } else if (waiting != NULL) {
-        status = parcels_join(list, waiting, parcel_of(waiting), parcel_of(operation), false);
+        status = parcels_join(inproc, list, waiting, parcel_of(waiting), parcel_of(operation));
     } else {
         list_add(&inproc->receives[segment % BUCKETS], operation, inproc);
     }
-    pthread_mutex_unlock(&inproc_shared.mutex);
+    pthread_mutex_unlock(&inproc->mutex);
     if (status == FERRY_ERR_PROTOCOL) {
         return error_raise(status, "the peer sent another number of bytes than %zu", bytes);
     }
@@ -183,8 +205,8 @@ ferry_status_t inproc_decline(ferry_link_t *base, uint32_t segment, size_t bytes
     return receive_into(link_of(base), segment, NULL, bytes, operation);
 }
 
-/* With the mutex: takes the link's own operations out of one list; those being copied stay and are
- * counted. */
+/* With the list's instance's mutex: takes the link's own operations out of one list; those being
+ * copied stay and are counted. */
 static size_t list_withdraw(ferry_operation_t **list, const struct inproc_link *link,
                             ferry_operation_t **taken)
 {
@@ -207,44 +229,39 @@ static size_t list_withdraw(ferry_operation_t **list, const struct inproc_link *
     return busy;
 }
 
-/* With the mutex. */
-static size_t link_withdraw(struct inproc_link *link, ferry_operation_t **taken)
+/* From the lists of one instance, waiting for those that are being copied. */
+static void lists_withdraw(struct inproc *inproc, ferry_operation_t *lists[BUCKETS],
+                           const struct inproc_link *link, ferry_operation_t **taken)
 {
-    size_t busy = 0;
-    for (size_t i = 0; i < BUCKETS; i++) {
-        busy += list_withdraw(&link->inproc->receives[i], link, taken);
-        if (link->peer != NULL) {
-            busy += list_withdraw(&link->peer->sends[i], link, taken);
-        }
-    }
-    return busy;
-}
-
-/* With the mutex: what the other half has finished already. */
-static void link_collect(struct inproc_link *link, ferry_operation_t **taken)
-{
-    ferry_operation_t **list = &link->inproc->completed;
-    while (*list != NULL) {
-        ferry_operation_t *operation = *list;
-        struct parcel *parcel = parcel_of(operation);
-        if (parcel->link == link) {
-            *list = parcel->next;
-            parcel->next = *taken;
-            *taken = operation;
+    pthread_mutex_lock(&inproc->mutex);
+    for (size_t i = 0; i < BUCKETS;) {
+        if (list_withdraw(&lists[i], link, taken) > 0) {
+            pthread_cond_wait(&inproc->copied, &inproc->mutex);
         } else {
-            list = &parcel->next;
+            i++;
         }
     }
-    link->inproc->completed_tail = list;
+    pthread_mutex_unlock(&inproc->mutex);
 }
 
 ferry_operation_t *link_take_operations(struct inproc_link *link)
 {
     ferry_operation_t *taken = NULL;
-    while (link_withdraw(link, &taken) > 0) {
-        pthread_cond_wait(&inproc_shared.copied, &inproc_shared.mutex);
+    lists_withdraw(link->inproc, link->inproc->receives, link, &taken);
+    lists_withdraw(link->peer, link->peer->sends, link, &taken);
+    /* What the other half has finished already; the rest stays for progress(). */
+    ferry_operation_t *completed = completed_take(link->inproc);
+    while (completed != NULL) {
+        ferry_operation_t *operation = completed;
+        struct parcel *parcel = parcel_of(operation);
+        completed = parcel->next;
+        if (parcel->link == link) {
+            parcel->next = taken;
+            taken = operation;
+        } else {
+            operation_hand_over(operation, (ferry_status_t)parcel->status);
+        }
     }
-    link_collect(link, &taken);
     return taken;
 }
 
