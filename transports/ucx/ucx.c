@@ -39,11 +39,29 @@ static ferry_status_t ucx_check_fork(void)
                        (int)expected, (int)self);
 }
 
+static const struct ucx_protocol *const protocols[] = {&ucx_tag};
+
+#define PROTOCOL_COUNT (sizeof(protocols) / sizeof(protocols[0]))
+
+/* NULL: there is none of that name. */
+static const struct ucx_protocol *protocol_find(const char *name)
+{
+    if (name == NULL || name[0] == '\0') {
+        return protocols[0];
+    }
+    for (size_t i = 0; i < PROTOCOL_COUNT; i++) {
+        if (strcmp(protocols[i]->name, name) == 0) {
+            return protocols[i];
+        }
+    }
+    return NULL;
+}
+
 static ferry_status_t ucx_open(const ferry_transport_options_t *options,
                                ferry_transport_t **transport_out)
 {
-    if (options->protocol != NULL && options->protocol[0] != '\0' &&
-        strcmp(options->protocol, "tag") != 0) {
+    const struct ucx_protocol *protocol = protocol_find(options->protocol);
+    if (protocol == NULL) {
         return error_raise(FERRY_ERR_CONFIG, "UCX protocol '%s' is not known; there is tag",
                            options->protocol);
     }
@@ -56,6 +74,7 @@ static ferry_status_t ucx_open(const ferry_transport_options_t *options,
         return error_raise(FERRY_ERR_NO_MEMORY, "no memory for the UCX transport");
     }
     ucx->base.ops = &ucx_ops;
+    ucx->protocol = protocol;
     ucx->events = options->events;
     ucx->message_bytes = options->message_bytes;
     memset(ucx->ended, -1, sizeof(ucx->ended));
@@ -72,8 +91,12 @@ static ferry_status_t ucx_open(const ferry_transport_options_t *options,
     if (status == FERRY_OK) {
         status = ucx_message_listen(ucx);
     }
+    if (status == FERRY_OK) {
+        status = protocol->open(ucx);
+    }
     if (status != FERRY_OK) {
         ucx_context_close(ucx);
+        protocol->close(ucx);
         free(ucx);
         return status;
     }
@@ -87,14 +110,15 @@ static void ucx_close(ferry_transport_t *transport)
         return;
     }
     struct ucx *ucx = ucx_of(transport);
-    ucx_drain_all(ucx);
+    ucx->protocol->drain_all(ucx);
     for (int i = 0; i < CLOSE_ROUNDS && (ucx->leaving != NULL || ucx->leftovers > 0); i++) {
         ucp_worker_progress(ucx->worker);
         ucx_reap(ucx);
     }
-    ucx_drain_all(ucx);
+    ucx->protocol->drain_all(ucx);
     ucx_early_drop_all(ucx);
     ucx_context_close(ucx);
+    ucx->protocol->close(ucx);
     while (ucx->leaving != NULL) {
         struct ucx_link *link = ucx->leaving;
         ucx->leaving = link->next;

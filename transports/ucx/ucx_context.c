@@ -93,7 +93,7 @@ static ferry_status_t context_create(struct ucx *ucx, const char *interface)
     if (status == FERRY_OK) {
         ucp_params_t params = {
             .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-            .features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+            .features = ucx->protocol->features | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
             .mt_workers_shared = 0,
         };
         result = ucp_init_version(API_MAJOR, API_MINOR, &params, config, &ucx->context);
@@ -176,13 +176,15 @@ static ferry_status_t query(struct ucx *ucx)
     }
     ucx->capabilities = FERRY_TRANSPORT_HOST | FERRY_TRANSPORT_ZERO_COPY | FERRY_TRANSPORT_DETECTS |
                         FERRY_TRANSPORT_SAFE_ABORT | FERRY_TRANSPORT_REGISTERS;
-    ucx->memory_types = attributes.memory_types;
-    if ((attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) {
+    ucx->memory_types =
+        ucx->protocol->devices ? attributes.memory_types : UCS_BIT(UCS_MEMORY_TYPE_HOST);
+    if ((ucx->memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) {
         ucx->capabilities |= FERRY_TRANSPORT_CUDA;
     }
     unsigned major, minor, release;
     ucp_get_version(&major, &minor, &release);
-    snprintf(ucx->identity, sizeof(ucx->identity), "ucx %u.%u tag", major, minor);
+    snprintf(ucx->identity, sizeof(ucx->identity), "ucx %u.%u %s", major, minor,
+             ucx->protocol->name);
     return FERRY_OK;
 }
 

@@ -14,19 +14,23 @@
 /* The id under which control messages travel as active messages. */
 #define UCX_MESSAGE_ID 0xf
 
-/* What a posted operation keeps in ferry_operation_t.reserved while UCX has it. */
-struct ucx_operation {
-    void *request;                      /* UCX's */
-    struct ucx_link *link;              /* whose it is; NULL while it is being posted */
-    ferry_operation_t *previous, *next; /* in the link's list of receives */
-    uint64_t header; /* a message's session number, read by UCX until completion; the bytes that a
-                        segment should have, or has */
-    uint8_t kind;    /* enum ucx_kind */
-    bool arrived;    /* a receive that ended while it was posted; with this status */
-    int8_t status;
-};
-
 enum ucx_kind { UCX_MESSAGE, UCX_SEND, UCX_RECEIVE, UCX_DECLINE };
+
+/* What a posted operation keeps in ferry_operation_t.reserved while the transport has it. */
+struct ucx_operation {
+    struct ucx_link *link; /* whose it is; of tag: NULL while it is being posted */
+    uint8_t kind;          /* enum ucx_kind */
+    bool arrived;          /* tag: a receive that ended while it was posted; with this status */
+    int8_t status;
+    size_t bytes; /* that a segment has, or should have */
+    union {
+        struct {
+            void *request;                      /* UCX's */
+            ferry_operation_t *previous, *next; /* in the link's list of receives */
+        } tag;
+        uint64_t header; /* a message's session number; UCX reads it until completion */
+    };
+};
 
 struct ucx_link {
     ferry_link_t base; /* first */
@@ -36,8 +40,8 @@ struct ucx_link {
     bool failed;                 /* link_down was or need not be told */
     bool disconnected;           /* only its operations and its closing endpoint are left */
     void *closing;               /* the endpoint's close request, or NULL */
-    size_t posted;               /* operations that UCX has */
-    ferry_operation_t *receives; /* list of those that wait for a segment */
+    size_t posted;               /* operations that are accepted and not completed */
+    ferry_operation_t *receives; /* tag: list of those that wait for a segment */
     struct ucx_link *next;       /* ucx->leaving */
     UT_hash_handle hh;           /* by local_session */
 };
@@ -54,6 +58,7 @@ struct ucx {
     ferry_transport_events_t events;
     ucp_context_h context;
     ucp_worker_h worker;
+    const struct ucx_protocol *protocol;
     void *address; /* owned: a checksum, then UCX's address */
     size_t address_bytes;
     size_t message_bytes;
@@ -63,7 +68,7 @@ struct ucx {
     int wait_fd;
     struct ucx_link *links;          /* hash by local_session */
     struct ucx_link *leaving;        /* disconnected, not yet let go of by UCX */
-    size_t posted;                   /* operations that UCX has, all links */
+    size_t posted;                   /* operations of all links */
     size_t leftovers;                /* receives that take out what nobody wanted */
     unsigned happened;               /* during the present progress() */
     struct ucx_early_message *early; /* owned, oldest first: of sessions that have no link yet */
@@ -75,6 +80,30 @@ struct ucx {
     int64_t sweep_at_ns, sweep_gap_ns; /* when to look for new descriptors; gap 0: not at all */
     uint64_t aligned[1024];            /* a message that UCX hands over at an odd address */
 };
+
+/* How segments travel. send, receive and decline are the contract's slots, on links that are not
+ * disconnected and with memory that UCX knows. */
+struct ucx_protocol {
+    const char *name;
+    uint64_t features;                       /* of UCX's, beside active messages */
+    bool devices;                            /* takes device memory */
+    ferry_status_t (*open)(struct ucx *ucx); /* before the address is known to anybody */
+    void (*close)(struct ucx *ucx);          /* after the worker is gone */
+    ferry_status_t (*send)(struct ucx_link *link, uint32_t segment, const ferry_memory_t *memory,
+                           ferry_operation_t *operation);
+    ferry_status_t (*receive)(struct ucx_link *link, uint32_t segment, const ferry_memory_t *memory,
+                              ferry_operation_t *operation);
+    ferry_status_t (*decline)(struct ucx_link *link, uint32_t segment, size_t bytes,
+                              ferry_operation_t *operation);
+    /* Takes back what UCX does not have yet, and drops what came and nobody took: before the link's
+     * endpoint closes. */
+    void (*withdraw)(struct ucx_link *link);
+    /* Drops what came for a session that is over, and for any. */
+    void (*drain)(struct ucx *ucx, uint32_t session);
+    void (*drain_all)(struct ucx *ucx);
+};
+
+extern const struct ucx_protocol ucx_tag;
 
 static inline struct ucx_operation *ucx_operation(ferry_operation_t *operation)
 {
@@ -112,6 +141,11 @@ void ucx_disconnect(ferry_link_t *link);
 /* Frees disconnected links that UCX has let go of. */
 void ucx_reap(struct ucx *ucx);
 void ucx_describe(const ferry_link_t *link, char *text, size_t capacity);
+/* Tells that the link failed, once. */
+void ucx_link_fail(struct ucx_link *link, ferry_status_t status, const char *text);
+struct ucx_link *ucx_link_find(const struct ucx *ucx, uint32_t session);
+/* Whether that session was a link's not long ago. */
+bool ucx_session_ended(const struct ucx *ucx, uint32_t session);
 
 /* ucx_message.c: control messages, as eager active messages. */
 ferry_status_t ucx_message_listen(struct ucx *ucx);
@@ -122,25 +156,14 @@ void ucx_early_drop_all(struct ucx *ucx);
 ferry_status_t ucx_send_message(ferry_link_t *link, const void *data, size_t bytes,
                                 ferry_operation_t *operation);
 
-/* ucx_tag.c: segments, as tagged messages. */
-ferry_status_t ucx_send(ferry_link_t *link, uint32_t segment, const ferry_memory_t *memory,
-                        ferry_operation_t *operation);
-ferry_status_t ucx_receive(ferry_link_t *link, uint32_t segment, const ferry_memory_t *memory,
-                           ferry_operation_t *operation);
-ferry_status_t ucx_decline(ferry_link_t *link, uint32_t segment, size_t bytes,
-                           ferry_operation_t *operation);
-/* Withdraws receives that nothing has matched yet. */
-void ucx_withdraw(struct ucx_link *link);
-/* Takes what arrived for a session and was never received out of UCX's list. */
-void ucx_drain(struct ucx *ucx, uint32_t session);
-void ucx_drain_all(struct ucx *ucx);
-
 /* ucx_memory.c */
 ferry_status_t ucx_register_memory(ferry_transport_t *transport, const ferry_memory_t *memory,
                                    void **handle_out);
 void ucx_unregister_memory(ferry_transport_t *transport, void *handle);
 /* UCX's word for the memory of a device; UCS_MEMORY_TYPE_LAST where it has none. */
 ucs_memory_type_t ucx_memory_type(DLDevice device);
+/* Names a segment's memory to UCX. */
+void ucx_memory_set(ucp_request_param_t *params, ucs_memory_type_t type, ucp_mem_h handle);
 
 /* ucx_status.c */
 /* Raises what UCX said about `what`. */
@@ -153,9 +176,19 @@ ferry_status_t ucx_status(ucs_status_t status);
  * process. */
 void ucx_tame(void);
 
-/* Accounting of operations that UCX has. */
-void ucx_posted(struct ucx_link *link, ferry_operation_t *operation, void *request,
-                enum ucx_kind kind, uint64_t wanted);
+/* ucx_operation.c: the accounting of operations, and the contract's slots for segments. */
+void ucx_posted(struct ucx_link *link, ferry_operation_t *operation, enum ucx_kind kind,
+                size_t bytes);
+/* Completes an operation that was accepted: with what UCX says, or with what has been raised. */
 void ucx_completed(ferry_operation_t *operation, ucs_status_t status, size_t bytes);
+void ucx_finished(ferry_operation_t *operation, ferry_status_t outcome, size_t bytes);
+/* The outcome of a receive whose segment had another number of bytes. */
+ferry_status_t ucx_raise_other_size(size_t bytes);
+ferry_status_t ucx_send(ferry_link_t *link, uint32_t segment, const ferry_memory_t *memory,
+                        ferry_operation_t *operation);
+ferry_status_t ucx_receive(ferry_link_t *link, uint32_t segment, const ferry_memory_t *memory,
+                           ferry_operation_t *operation);
+ferry_status_t ucx_decline(ferry_link_t *link, uint32_t segment, size_t bytes,
+                           ferry_operation_t *operation);
 
 #endif

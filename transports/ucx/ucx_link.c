@@ -11,17 +11,37 @@ static struct ucx_link *link_of(ferry_link_t *link)
     return (struct ucx_link *)(void *)link;
 }
 
-static void link_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
+struct ucx_link *ucx_link_find(const struct ucx *ucx, uint32_t session)
 {
-    (void)endpoint;
-    struct ucx_link *link = argument;
+    struct ucx_link *link;
+    HASH_FIND(hh, ucx->links, &session, sizeof(session), link);
+    return link;
+}
+
+bool ucx_session_ended(const struct ucx *ucx, uint32_t session)
+{
+    for (size_t i = 0; i < UCX_ENDED_SESSIONS; i++) {
+        if (ucx->ended[i] == session) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ucx_link_fail(struct ucx_link *link, ferry_status_t status, const char *text)
+{
     if (link->failed || link->disconnected) {
         return;
     }
     link->failed = true;
     link->ucx->happened++;
-    link->ucx->events.link_down(link->ucx->events.context, &link->base, ucx_status(status),
-                                ucs_status_string(status));
+    link->ucx->events.link_down(link->ucx->events.context, &link->base, status, text);
+}
+
+static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
+{
+    (void)endpoint;
+    ucx_link_fail(argument, ucx_status(status), ucs_status_string(status));
 }
 
 static ferry_status_t endpoint_create(struct ucx_link *link, const ucp_address_t *address)
@@ -31,7 +51,7 @@ static ferry_status_t endpoint_create(struct ucx_link *link, const ucp_address_t
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
         .address = address,
         .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-        .err_handler = {.cb = link_failed, .arg = link},
+        .err_handler = {.cb = endpoint_failed, .arg = link},
     };
     struct ucx_descriptors before;
     ucx_descriptors_note(&before);
@@ -46,16 +66,14 @@ ferry_status_t ucx_connect(ferry_transport_t *transport, const void *address, si
 {
     struct ucx *ucx = (struct ucx *)(void *)transport;
     const ucp_address_t *proper = ucx_address_check(address, bytes);
-    struct ucx_link *link;
     if (proper == NULL) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
                            "%zu bytes are no address of Ferry's UCX transport", bytes);
     }
-    HASH_FIND(hh, ucx->links, &local_session, sizeof(local_session), link);
-    if (link != NULL) {
+    if (ucx_link_find(ucx, local_session) != NULL) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT, "session %u is in use", local_session);
     }
-    link = calloc(1, sizeof(*link));
+    struct ucx_link *link = calloc(1, sizeof(*link));
     if (link == NULL) {
         return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a link");
     }
@@ -90,7 +108,7 @@ void ucx_disconnect(ferry_link_t *base)
     HASH_DEL(ucx->links, link);
     ucx->ended[ucx->ended_next++ % UCX_ENDED_SESSIONS] = link->local_session;
     ucx_early_drop(ucx, link->local_session);
-    ucx_withdraw(link);
+    ucx->protocol->withdraw(link);
     ucp_request_param_t params = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
         .flags = UCP_EP_CLOSE_FLAG_FORCE,
@@ -102,7 +120,7 @@ void ucx_disconnect(ferry_link_t *base)
     } else {
         link->closing = request;
     }
-    ucx_drain(ucx, link->local_session);
+    ucx->protocol->drain(ucx, link->local_session);
     LL_PREPEND(ucx->leaving, link);
     ucx_reap(ucx);
 }
@@ -117,7 +135,7 @@ void ucx_reap(struct ucx *ucx)
             link->closing = NULL;
         }
         if (link->closing == NULL && link->posted == 0) {
-            ucx_drain(ucx, link->local_session);
+            ucx->protocol->drain(ucx, link->local_session);
             LL_DELETE(ucx->leaving, link);
             free(link);
         }

@@ -16,6 +16,16 @@ ucs_memory_type_t ucx_memory_type(DLDevice device)
     }
 }
 
+void ucx_memory_set(ucp_request_param_t *params, ucs_memory_type_t type, ucp_mem_h handle)
+{
+    params->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    params->memory_type = type;
+    if (handle != NULL) {
+        params->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+        params->memh = handle;
+    }
+}
+
 ferry_status_t ucx_register_memory(ferry_transport_t *transport, const ferry_memory_t *memory,
                                    void **handle_out)
 {

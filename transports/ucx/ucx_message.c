@@ -16,10 +16,8 @@ static void early_remove(struct ucx *ucx, struct ucx_early_message *message)
  * much in all. */
 static void early_keep(struct ucx *ucx, uint32_t session, const void *data, size_t bytes)
 {
-    for (size_t i = 0; i < UCX_ENDED_SESSIONS; i++) {
-        if (ucx->ended[i] == session) {
-            return;
-        }
+    if (ucx_session_ended(ucx, session)) {
+        return;
     }
     struct ucx_early_message *message = malloc(sizeof(*message) + bytes);
     if (message == NULL) {
@@ -43,8 +41,7 @@ void ucx_early_deliver(struct ucx *ucx)
     ucx->early_due = false;
     DL_FOREACH_SAFE(ucx->early, message, next)
     {
-        struct ucx_link *link;
-        HASH_FIND(hh, ucx->links, &message->session, sizeof(message->session), link);
+        struct ucx_link *link = ucx_link_find(ucx, message->session);
         if (link != NULL) {
             ucx->happened++;
             ucx->events.message(ucx->events.context, &link->base, message->data, message->bytes);
@@ -76,7 +73,6 @@ static ucs_status_t message_arrived(void *argument, const void *header, size_t h
 {
     struct ucx *ucx = argument;
     uint32_t session;
-    struct ucx_link *link;
     ucx->happened++;
     if (header_bytes != sizeof(uint64_t) || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
         bytes > ucx->message_bytes) {
@@ -84,7 +80,7 @@ static ucs_status_t message_arrived(void *argument, const void *header, size_t h
         return UCS_OK;
     }
     memcpy(&session, header, sizeof(session));
-    HASH_FIND(hh, ucx->links, &session, sizeof(session), link);
+    struct ucx_link *link = ucx_link_find(ucx, session);
     if (link == NULL) {
         early_keep(ucx, session, data, bytes);
         return UCS_OK;
@@ -146,6 +142,6 @@ ferry_status_t ucx_send_message(ferry_link_t *base, const void *data, size_t byt
     if (UCS_PTR_IS_ERR(request)) {
         return ucx_raise(UCS_PTR_STATUS(request), "sending a control message");
     }
-    ucx_posted(link, operation, request, UCX_MESSAGE, 0);
+    ucx_posted(link, operation, UCX_MESSAGE, 0);
     return FERRY_PENDING;
 }

@@ -1,5 +1,4 @@
-#include <utlist.h>
-
+/* Segments as tagged messages: UCX itself matches them, by session and number. */
 #include "core/error.h"
 #include "core/log.h"
 #include "transports/ucx/ucx_internal.h"
@@ -12,86 +11,43 @@ static uint64_t tag_of(uint32_t session, uint32_t segment)
     return (uint64_t)session << 32 | segment;
 }
 
-void ucx_posted(struct ucx_link *link, ferry_operation_t *operation, void *request,
-                enum ucx_kind kind, uint64_t wanted)
+static void receives_add(struct ucx_link *link, ferry_operation_t *operation)
 {
     struct ucx_operation *posted = ucx_operation(operation);
-    posted->request = request;
-    posted->link = link;
-    posted->kind = (uint8_t)kind;
-    if (kind != UCX_MESSAGE) {
-        posted->header = wanted;
+    posted->tag.previous = NULL;
+    posted->tag.next = link->receives;
+    if (link->receives != NULL) {
+        ucx_operation(link->receives)->tag.previous = operation;
     }
-    link->posted++;
-    link->ucx->posted++;
-    if (kind == UCX_RECEIVE || kind == UCX_DECLINE) {
-        posted->previous = NULL;
-        posted->next = link->receives;
-        if (link->receives != NULL) {
-            ucx_operation(link->receives)->previous = operation;
-        }
-        link->receives = operation;
-    }
+    link->receives = operation;
 }
 
 static void receives_remove(struct ucx_link *link, const struct ucx_operation *posted)
 {
-    if (posted->previous != NULL) {
-        ucx_operation(posted->previous)->next = posted->next;
+    if (posted->tag.previous != NULL) {
+        ucx_operation(posted->tag.previous)->tag.next = posted->tag.next;
     } else {
-        link->receives = posted->next;
+        link->receives = posted->tag.next;
     }
-    if (posted->next != NULL) {
-        ucx_operation(posted->next)->previous = posted->previous;
+    if (posted->tag.next != NULL) {
+        ucx_operation(posted->tag.next)->tag.previous = posted->tag.previous;
     }
 }
 
-/* What UCX says of a receive, in the contract's words. */
-static ferry_status_t receive_status(enum ucx_kind kind, uint64_t wanted, ucs_status_t status,
-                                     size_t bytes)
+/* What UCX says of a receive, in UCX's words; another size is UCS_ERR_MESSAGE_TRUNCATED. */
+static ucs_status_t receive_status(enum ucx_kind kind, size_t wanted, ucs_status_t status,
+                                   size_t bytes)
 {
     if (kind == UCX_DECLINE) {
-        return status == UCS_ERR_MESSAGE_TRUNCATED ? FERRY_OK : ucx_status(status);
+        return status == UCS_ERR_MESSAGE_TRUNCATED ? UCS_OK : status;
     }
-    if (status == UCS_ERR_MESSAGE_TRUNCATED || (status == UCS_OK && bytes != wanted)) {
-        return error_raise(FERRY_ERR_PROTOCOL,
-                           "the peer sent another number of bytes than the %llu "
-                           "it had announced",
-                           (unsigned long long)wanted);
-    }
-    return ucx_status(status);
-}
-
-void ucx_completed(ferry_operation_t *operation, ucs_status_t status, size_t bytes)
-{
-    struct ucx_operation *posted = ucx_operation(operation);
-    struct ucx_link *link = posted->link;
-    enum ucx_kind kind = (enum ucx_kind)posted->kind;
-    uint64_t wanted = posted->header;
-    ferry_status_t outcome;
-    if (kind == UCX_SEND || kind == UCX_MESSAGE) {
-        outcome = ucx_status(status);
-        bytes = kind == UCX_SEND ? wanted : 0;
-    } else {
-        receives_remove(link, posted);
-        outcome = receive_status(kind, wanted, status, bytes);
-    }
-    if (outcome != FERRY_OK && link->disconnected) {
-        outcome = FERRY_ERR_CANCELLED;
-    }
-    if (outcome != FERRY_OK && outcome != FERRY_ERR_PROTOCOL) {
-        error_raise(outcome, "%s", ucs_status_string(status));
-    }
-    link->posted--;
-    link->ucx->posted--;
-    link->ucx->happened++;
-    operation->complete(operation, outcome, outcome == FERRY_OK ? bytes : 0);
+    return status == UCS_OK && bytes != wanted ? UCS_ERR_MESSAGE_TRUNCATED : status;
 }
 
 static void segment_sent(void *request, ucs_status_t status, void *argument)
 {
     ucp_request_free(request);
-    ucx_completed(argument, status, 0);
+    ucx_completed(argument, status, ucx_operation(argument)->bytes);
 }
 
 /* Comes from inside ucp_tag_recv_nbx() when the segment is there already: the outcome is then left
@@ -105,50 +61,27 @@ static void segment_received(void *request, ucs_status_t status, const ucp_tag_r
     if (posted->link == NULL) {
         posted->arrived = true;
         posted->status = (int8_t)status;
-        posted->header = bytes;
+        posted->bytes = bytes;
         return;
     }
-    ucx_completed(argument, status, bytes);
-}
-
-static void set_memory(ucp_request_param_t *params, const ferry_memory_t *memory)
-{
-    params->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    params->memory_type = ucx_memory_type(memory->device);
-    if (memory->handle != NULL) {
-        params->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-        params->memh = memory->handle;
+    receives_remove(posted->link, posted);
+    status = receive_status((enum ucx_kind)posted->kind, posted->bytes, status, bytes);
+    if (status == UCS_ERR_MESSAGE_TRUNCATED) {
+        ucx_finished(argument, ucx_raise_other_size(posted->bytes), 0);
+    } else {
+        ucx_completed(argument, status, posted->bytes);
     }
 }
 
-static ferry_status_t check_memory(const struct ucx *ucx, const ferry_memory_t *memory)
+static ferry_status_t tag_send(struct ucx_link *link, uint32_t segment,
+                               const ferry_memory_t *memory, ferry_operation_t *operation)
 {
-    ucs_memory_type_t type = ucx_memory_type(memory->device);
-    if (type != UCS_MEMORY_TYPE_LAST && (ucx->memory_types & UCS_BIT(type)) != 0) {
-        return FERRY_OK;
-    }
-    return error_raise(FERRY_ERR_UNSUPPORTED,
-                       "this UCX cannot take memory of DLPack device type %d",
-                       (int)memory->device.device_type);
-}
-
-ferry_status_t ucx_send(ferry_link_t *base, uint32_t segment, const ferry_memory_t *memory,
-                        ferry_operation_t *operation)
-{
-    struct ucx_link *link = (struct ucx_link *)(void *)base;
-    ferry_status_t status = check_memory(link->ucx, memory);
-    if (status != FERRY_OK) {
-        return status;
-    }
     ucp_request_param_t params = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         .cb.send = segment_sent,
         .user_data = operation,
     };
-    if (link->disconnected) {
-        return ucx_raise_disconnected();
-    }
-    set_memory(&params, memory);
+    ucx_memory_set(&params, ucx_memory_type(memory->device), memory->handle);
     ucs_status_ptr_t request = ucp_tag_send_nbx(link->endpoint, memory->data, memory->bytes,
                                                 tag_of(link->remote_session, segment), &params);
     if (request == NULL) {
@@ -157,15 +90,15 @@ ferry_status_t ucx_send(ferry_link_t *base, uint32_t segment, const ferry_memory
     if (UCS_PTR_IS_ERR(request)) {
         return ucx_raise(UCS_PTR_STATUS(request), "sending a segment");
     }
-    ucx_posted(link, operation, request, UCX_SEND, memory->bytes);
+    ucx_posted(link, operation, UCX_SEND, memory->bytes);
     return FERRY_PENDING;
 }
 
 /* UCX 1.13 does not say how long a segment was that it completes at once, so immediate completion
  * is denied: the callback knows (both builds). */
-static ferry_status_t tag_receive(struct ucx_link *link, uint32_t segment,
-                                  const ferry_memory_t *memory, enum ucx_kind kind, uint64_t wanted,
-                                  ferry_operation_t *operation)
+static ferry_status_t receive_by(struct ucx_link *link, uint32_t segment,
+                                 const ferry_memory_t *memory, enum ucx_kind kind, size_t wanted,
+                                 ferry_operation_t *operation)
 {
     ucp_request_param_t params = {
         .op_attr_mask =
@@ -173,53 +106,48 @@ static ferry_status_t tag_receive(struct ucx_link *link, uint32_t segment,
         .cb.recv = segment_received,
         .user_data = operation,
     };
-    if (link->disconnected) {
-        return ucx_raise_disconnected();
-    }
     struct ucx_operation *posted = ucx_operation(operation);
     posted->link = NULL;
     posted->arrived = false;
-    set_memory(&params, memory);
+    ucx_memory_set(&params, ucx_memory_type(memory->device), memory->handle);
     ucs_status_ptr_t request =
         ucp_tag_recv_nbx(link->ucx->worker, memory->data, memory->bytes,
                          tag_of(link->local_session, segment), WHOLE_TAG, &params);
     if (!posted->arrived && !UCS_PTR_IS_ERR(request)) {
-        ucx_posted(link, operation, request, kind, wanted);
+        ucx_posted(link, operation, kind, wanted);
+        posted->tag.request = request;
+        receives_add(link, operation);
         return FERRY_PENDING;
     }
     ucs_status_t status = posted->arrived ? (ucs_status_t)posted->status : UCS_PTR_STATUS(request);
-    ferry_status_t outcome = receive_status(kind, wanted, status, posted->header);
-    return outcome == FERRY_OK || outcome == FERRY_ERR_PROTOCOL
-               ? outcome
-               : ucx_raise(status, "receiving a segment");
+    status = receive_status(kind, wanted, status, posted->bytes);
+    if (status == UCS_ERR_MESSAGE_TRUNCATED) {
+        return ucx_raise_other_size(wanted);
+    }
+    return status == UCS_OK ? FERRY_OK : ucx_raise(status, "receiving a segment");
 }
 
-ferry_status_t ucx_receive(ferry_link_t *base, uint32_t segment, const ferry_memory_t *memory,
-                           ferry_operation_t *operation)
+static ferry_status_t tag_receive(struct ucx_link *link, uint32_t segment,
+                                  const ferry_memory_t *memory, ferry_operation_t *operation)
 {
-    struct ucx_link *link = (struct ucx_link *)(void *)base;
-    ferry_status_t status = check_memory(link->ucx, memory);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    return tag_receive(link, segment, memory, UCX_RECEIVE, memory->bytes, operation);
+    return receive_by(link, segment, memory, UCX_RECEIVE, memory->bytes, operation);
 }
 
 /* A receive of no bytes: UCX tells the sender that it is done, and us that the message was longer. */
-ferry_status_t ucx_decline(ferry_link_t *base, uint32_t segment, size_t bytes,
-                           ferry_operation_t *operation)
+static ferry_status_t tag_decline(struct ucx_link *link, uint32_t segment, size_t bytes,
+                                  ferry_operation_t *operation)
 {
-    struct ucx_link *link = (struct ucx_link *)(void *)base;
     ferry_memory_t nothing = {.device = {.device_type = kDLCPU, .device_id = 0}};
-    return tag_receive(link, segment, &nothing, UCX_DECLINE, bytes, operation);
+    return receive_by(link, segment, &nothing, UCX_DECLINE, bytes, operation);
 }
 
-void ucx_withdraw(struct ucx_link *link)
+/* Only what nothing has matched yet can be cancelled. */
+static void tag_withdraw(struct ucx_link *link)
 {
     ferry_operation_t *operation = link->receives;
     while (operation != NULL) {
-        ferry_operation_t *next = ucx_operation(operation)->next;
-        ucp_request_cancel(link->ucx->worker, ucx_operation(operation)->request);
+        ferry_operation_t *next = ucx_operation(operation)->tag.next;
+        ucp_request_cancel(link->ucx->worker, ucx_operation(operation)->tag.request);
         operation = next;
     }
 }
@@ -255,12 +183,37 @@ static void drain_tags(struct ucx *ucx, uint64_t tag, uint64_t mask)
     }
 }
 
-void ucx_drain(struct ucx *ucx, uint32_t session)
+static void tag_drain(struct ucx *ucx, uint32_t session)
 {
     drain_tags(ucx, tag_of(session, 0), SESSION_TAG);
 }
 
-void ucx_drain_all(struct ucx *ucx)
+static void tag_drain_all(struct ucx *ucx)
 {
     drain_tags(ucx, 0, 0);
 }
+
+static ferry_status_t tag_open(struct ucx *ucx)
+{
+    (void)ucx;
+    return FERRY_OK;
+}
+
+static void tag_close(struct ucx *ucx)
+{
+    (void)ucx;
+}
+
+const struct ucx_protocol ucx_tag = {
+    .name = "tag",
+    .features = UCP_FEATURE_TAG,
+    .devices = true,
+    .open = tag_open,
+    .close = tag_close,
+    .send = tag_send,
+    .receive = tag_receive,
+    .decline = tag_decline,
+    .withdraw = tag_withdraw,
+    .drain = tag_drain,
+    .drain_all = tag_drain_all,
+};
