@@ -14,6 +14,7 @@
 #include "core/channel.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/local_channel.h"
 #include "core/poller.h"
 #include "device/memory_pool.h"
 #include "device/registry.h"
@@ -122,7 +123,8 @@ struct link {
     struct peer *accepted_peer; /* borrowed; acceptor: who dialled, once its hello is accepted */
     struct hello_transport *remote_transport; /* owned; acceptor: until READY */
     enum link_state state;
-    struct channel *channel;           /* owned; NULL for a link to oneself */
+    struct channel *channel;           /* owned; to another process, else NULL */
+    struct local_channel *local;       /* owned; inside this one, but to oneself there is neither */
     struct agent_transport *transport; /* borrowed; NULL before the choice */
     ferry_link_t *wire;                /* owned: disconnect; NULL before and after */
     uint32_t local_session, remote_session;
@@ -176,6 +178,8 @@ struct ferry_agent {
     struct poller *poller;         /* owned */
     struct naming *naming;         /* owned; NULL before start */
     struct poller_source listener; /* accepts links */
+    struct local_port *port;       /* owned; accepts those from this process; NULL before start */
+    uint32_t links_made;           /* their session numbers come of it */
     struct hello_address address;
     struct agent_transport transports[AGENT_TRANSPORTS_MAX];
     size_t transport_count;

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "rpc/call.h"
+#include "rpc/link_channel.h"
 #include "rpc/link_hello.h"
 #include "rpc/peer.h"
 #include "rpc/serve.h"
@@ -46,8 +47,7 @@ static void link_bury(struct link *link)
         link->wire->transport->ops->disconnect(link->wire);
         link->wire = NULL;
     }
-    channel_destroy(link->channel);
-    link->channel = NULL;
+    link_drop_channel(link);
     DL_DELETE(agent->links, link);
     link_release(link);
 }
@@ -114,7 +114,7 @@ void link_close(struct link *link, ferry_status_t status, const char *text)
     if (link->state == LINK_DOWN) {
         return;
     }
-    if (link->channel != NULL) {
+    if (link_has_channel(link)) {
         link_hello_short(link, HELLO_BYE, status, text);
     }
     link_fail(link, status, "%s", text);

@@ -10,6 +10,7 @@
 
 #include "core/log.h"
 #include "rpc/link.h"
+#include "rpc/link_channel.h"
 #include "rpc/peer.h"
 
 /* The hello is large (addresses, devices); one at a time is in use, under the lock of its agent. */
@@ -20,21 +21,12 @@ struct hello_exchange {
 
 uint32_t link_new_session(struct ferry_agent *agent)
 {
-    for (;;) {
-        uint32_t session;
-        if (getrandom(&session, sizeof(session), 0) != sizeof(session)) {
-            session = (uint32_t)clock_monotonic_ns() * 2654435761u;
-        }
-        struct link *link;
-        bool used = session == 0;
-        DL_FOREACH(agent->links, link)
-        {
-            used = used || link->local_session == session;
-        }
-        if (!used) {
-            return session;
-        }
-    }
+    uint32_t first, session;
+    memcpy(&first, agent->id, sizeof(first));
+    do {
+        session = first + agent->links_made++ * 2654435761u; /* odd: every number once */
+    } while (session == 0);
+    return session;
 }
 
 void link_hello_short(struct link *link, enum hello_kind kind, ferry_status_t status,
@@ -44,7 +36,7 @@ void link_hello_short(struct link *link, enum hello_kind kind, ferry_status_t st
     size_t count;
     ferry_status_t result = hello_pack_short(kind, status, text, bytes, sizeof(bytes), &count);
     if (result == FERRY_OK) {
-        result = channel_send(link->channel, bytes, count);
+        result = link_send_frame(link, bytes, count);
     }
     if (result != FERRY_OK && kind == HELLO_READY) {
         link_fail(link, result, "the hello to %s could not be sent: %s", link->remote_name,
@@ -90,7 +82,7 @@ static void link_fill_hello(struct link *link, struct hello *hello)
     }
 }
 
-static void link_send_hello(struct link *link, enum hello_kind kind)
+void link_send_hello(struct link *link, enum hello_kind kind)
 {
     struct hello_exchange *exchange = malloc(sizeof(*exchange));
     if (exchange == NULL) {
@@ -102,7 +94,7 @@ static void link_send_hello(struct link *link, enum hello_kind kind)
     ferry_status_t status =
         hello_pack(kind, &exchange->hello, exchange->bytes, sizeof(exchange->bytes), &bytes);
     if (status == FERRY_OK) {
-        status = channel_send(link->channel, exchange->bytes, bytes);
+        status = link_send_frame(link, exchange->bytes, bytes);
     }
     free(exchange);
     if (status != FERRY_OK) {
@@ -197,7 +189,7 @@ static void link_up(struct link *link)
     struct ferry_agent *agent = link->agent;
     poller_timer_clear(agent->poller, &link->timer);
     link->state = LINK_UP;
-    channel_set_silence(link->channel, agent->values->peer_timeout_ns);
+    link_watch_silence(link);
     agent->counters.links_opened++;
     link_describe(link);
     log_write(FERRY_LOG_INFO, "%s: connected to %s (pid %lld) over %s", agent->name,
@@ -223,7 +215,7 @@ static void link_refuse(struct link *link, ferry_status_t status)
     link_hello_short(link, HELLO_REFUSE, status, text);
     link->peer = NULL; /* the refusal is theirs, not an end of our own attempt */
     link_fail(link, status, "refused %s: %s",
-              link->remote_name[0] == '\0' ? channel_peer(link->channel) : link->remote_name, text);
+              link->remote_name[0] == '\0' ? link_far_end(link) : link->remote_name, text);
 }
 
 /* Our dial has the peer's word: it may count the link as up before we hear of it. */
@@ -398,7 +390,7 @@ static void link_on_hello(struct link *link, enum hello_kind kind, const struct 
 {
     if (!link_expects(link, kind)) {
         link_fail(link, FERRY_ERR_PROTOCOL, "%s sent a hello of kind %d out of turn",
-                  channel_peer(link->channel), (int)kind);
+                  link_far_end(link), (int)kind);
         return;
     }
     switch (kind) {
@@ -420,9 +412,8 @@ static void link_on_hello(struct link *link, enum hello_kind kind, const struct 
     }
 }
 
-static void link_frame(void *context, const void *data, size_t bytes)
+void link_on_frame(struct link *link, const void *data, size_t bytes)
 {
-    struct link *link = context;
     if (link->state == LINK_DOWN) {
         return;
     }
@@ -439,101 +430,7 @@ static void link_frame(void *context, const void *data, size_t bytes)
     if (status == FERRY_OK) {
         link_on_hello(link, kind, &received->hello, &received->error);
     } else {
-        link_fail(link, status, "%s: %s", channel_peer(link->channel), ferry_last_error()->text);
+        link_fail(link, status, "%s: %s", link_far_end(link), ferry_last_error()->text);
     }
     free(received);
-}
-
-static void link_socket_connected(void *context)
-{
-    link_send_hello(context, HELLO_DIAL);
-}
-
-static void link_socket_closed(void *context, const struct error_record *error)
-{
-    struct link *link = context;
-    bool was_up = link->state == LINK_UP;
-    if (was_up) {
-        link_fail(link, FERRY_ERR_PEER_LOST, "%s (pid %lld) is gone: %s", link->remote_name,
-                  (long long)link->remote_pid, error->text);
-    } else {
-        link_fail(link, error->status == FERRY_ERR_PROTOCOL ? error->status : FERRY_ERR_UNREACHABLE,
-                  "%s: %s", link->remote_name, error->text);
-    }
-}
-
-static void link_handshake_late(void *context)
-{
-    struct link *link = context;
-    link_fail(link, FERRY_ERR_UNREACHABLE, "%s did not finish the hello within %lld ms",
-              link->remote_name[0] == '\0' ? channel_peer(link->channel) : link->remote_name,
-              (long long)(link->agent->values->connect_timeout_ns / 1000000));
-}
-
-static ferry_status_t link_bound_handshake(struct link *link)
-{
-    struct ferry_agent *agent = link->agent;
-    link->timer.fire = link_handshake_late;
-    link->timer.context = link;
-    return poller_timer_set(
-        agent->poller, &link->timer,
-        clock_deadline_ns(agent_now_ns(agent), agent->values->connect_timeout_ns));
-}
-
-static struct channel_events link_socket_events(struct link *link)
-{
-    return (struct channel_events){
-        .context = link,
-        .connected = link_socket_connected,
-        .frame = link_frame,
-        .closed = link_socket_closed,
-    };
-}
-
-ferry_status_t link_dial(struct ferry_agent *agent, struct peer *peer,
-                         const struct hello_address *address)
-{
-    struct link *link = link_create(agent);
-    if (link == NULL) {
-        return FERRY_ERR_NO_MEMORY;
-    }
-    link->state = LINK_DIALLING;
-    link->local_session = link_new_session(agent);
-    snprintf(link->remote_name, sizeof(link->remote_name), "%s", peer->name);
-    peer->epoch++;
-    struct channel_events events = link_socket_events(link);
-    ferry_status_t status =
-        channel_dial(agent->poller, address->host, address->port, &events, &link->channel);
-    if (status == FERRY_OK) {
-        status = link_bound_handshake(link);
-    }
-    if (status != FERRY_OK) {
-        link_fail(link, status, "%s", ferry_last_error()->text);
-        return status;
-    }
-    link->peer = peer;
-    link_retain(link);
-    peer->link = link;
-    return FERRY_OK;
-}
-
-void link_accept(struct ferry_agent *agent, int fd)
-{
-    struct link *link = link_create(agent);
-    if (link == NULL) {
-        close(fd);
-        return;
-    }
-    link->state = LINK_ACCEPTING;
-    link->local_session = link_new_session(agent);
-    struct channel_events events = link_socket_events(link);
-    ferry_status_t status = channel_create(agent->poller, fd, &events, &link->channel);
-    if (status == FERRY_OK) {
-        status = link_bound_handshake(link);
-    }
-    if (status != FERRY_OK) {
-        log_write(FERRY_LOG_WARN, "%s: a connection was dropped: %s", agent->name,
-                  ferry_last_error()->text);
-        link_fail(link, status, "%s", ferry_last_error()->text);
-    }
 }

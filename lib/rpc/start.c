@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "rpc/engine.h"
 #include "rpc/link.h"
+#include "rpc/link_channel.h"
 #include "rpc/peer.h"
 #include "rpc/transport_registry.h"
 
@@ -180,6 +181,9 @@ static ferry_status_t agent_open(struct ferry_agent *agent)
         status = agent_listen(agent);
     }
     if (status == FERRY_OK) {
+        status = link_open_port(agent);
+    }
+    if (status == FERRY_OK) {
         status = engine_start(agent);
     }
     return status;
@@ -276,6 +280,8 @@ void agent_close(struct ferry_agent *agent)
         close(agent->listener.fd);
         agent->listener.fd = -1;
     }
+    local_port_close(agent->port);
+    agent->port = NULL;
     for (size_t i = 0; i < agent->transport_count; i++) {
         agent->transports[i].instance->ops->close(agent->transports[i].instance);
     }
