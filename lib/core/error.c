@@ -2,6 +2,7 @@
 #include "core/error.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local struct error_record last_record;
@@ -105,6 +106,29 @@ ferry_status_t error_raise_record(const struct error_record *record)
         last_record = *record;
     }
     return last_record.status;
+}
+
+void error_reason_set(struct error_reason *reason, ferry_status_t status, const char *text)
+{
+    char *copy = strdup(text); /* before the old one goes: it may be a part of that */
+    free(reason->text);
+    *reason = (struct error_reason){.status = status, .text = copy};
+}
+
+const char *error_reason_text(const struct error_reason *reason)
+{
+    return reason->text != NULL ? reason->text : ferry_status_text(reason->status);
+}
+
+ferry_status_t error_raise_reason(const struct error_reason *reason)
+{
+    return error_raise(reason->status, "%s", error_reason_text(reason));
+}
+
+void error_reason_clear(struct error_reason *reason)
+{
+    free(reason->text);
+    *reason = (struct error_reason){.status = FERRY_OK};
 }
 
 ferry_error_t error_record_view(const struct error_record *record)

@@ -36,6 +36,17 @@ void error_record_take(struct error_record *record);
 /* Makes a stored record the thread's last error and returns its status. */
 ferry_status_t error_raise_record(const struct error_record *record);
 
+/* Why something ended: an error of effect FERRY_NOT_RUN for what there may be a great many of, most without one. */
+struct error_reason {
+    ferry_status_t status;
+    char *text; /* owned; NULL: the status says it */
+};
+void error_reason_set(struct error_reason *reason, ferry_status_t status, const char *text);
+const char *error_reason_text(const struct error_reason *reason);
+/* Makes it the thread's last error and returns its status. */
+ferry_status_t error_raise_reason(const struct error_reason *reason);
+void error_reason_clear(struct error_reason *reason);
+
 /* A public view of a record; lives as long as the record. */
 ferry_error_t error_record_view(const struct error_record *record);
 

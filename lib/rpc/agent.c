@@ -90,6 +90,7 @@ static ferry_status_t agent_init_sync(struct ferry_agent *agent)
     if (getrandom(agent->id, sizeof(agent->id), 0) != sizeof(agent->id)) {
         return error_raise(FERRY_ERR_SYSTEM, "no random bytes for an agent's id");
     }
+    memcpy(&agent->peers.seed, agent->id, sizeof(agent->peers.seed));
     return FERRY_OK;
 }
 
@@ -230,9 +231,8 @@ ferry_status_t ferry_agent_set_device_map(ferry_agent_t *agent, const char *text
     engine_lock(agent);
     shared_map_release(agent->map);
     agent->map = shared;
-    struct peer *peer, *next;
-    HASH_ITER(hh, agent->peers, peer, next)
-    {
+    struct peer *peer;
+    for (size_t at = 0; (peer = peer_table_next(&agent->peers, &at)) != NULL;) {
         peer->view_map = NULL;
     }
     engine_unlock(agent);

@@ -21,6 +21,7 @@
 #include "naming/naming.h"
 #include "rpc/device_map.h"
 #include "rpc/hello.h"
+#include "rpc/peer_table.h"
 #include "rpc/thread_pool.h"
 #include "rpc/transfer.h"
 #include "rpc/wire.h"
@@ -88,22 +89,23 @@ struct ready_waiter {
     ferry_status_t status;
 };
 
-/* Another agent by name; lives as long as this agent. */
+/* Another agent by name; lives as long as this agent. What every call looks at lies together, at the end: hundreds of peers do
+ * not fit into a cache. */
 struct peer {
+    struct ready_waiter *waiters; /* owned */
+    uint64_t attempts;            /* grows when an attempt to connect ends, well or not */
+    uint64_t epoch;               /* links dialled so far */
+    struct error_reason error;    /* why the last attempt failed */
+    struct poller_timer timer;    /* ends an attempt */
+
     struct ferry_agent *agent; /* borrowed */
-    char name[NAMING_NAME_BYTES_MAX + 1];
-    bool self;
     enum peer_state state;
+    bool self;
     struct link *link;           /* retained; in PEER_DIALLING and PEER_UP */
-    uint64_t attempts;           /* grows when an attempt to connect ends, well or not */
-    struct error_record error;   /* why the last attempt failed */
-    uint64_t epoch;              /* links dialled so far */
-    struct poller_timer timer;   /* ends an attempt */
     size_t calls;                /* in flight */
     struct shared_map *view_map; /* whose view this is; compared only */
     struct device_map_view view;
-    struct ready_waiter *waiters; /* owned */
-    UT_hash_handle hh;
+    char name[];
 };
 
 enum link_state {
@@ -115,33 +117,35 @@ enum link_state {
     LINK_DOWN
 };
 
-/* A connection to one peer: Ferry's own socket, the transport's link and what hangs on them. */
+/* A connection to one peer: Ferry's own channel, the transport's link and what hangs on them. What every call looks at comes
+ * first. */
 struct link {
-    struct ferry_agent *agent;  /* borrowed */
-    int32_t references;         /* under the lock */
+    struct ferry_agent *agent; /* borrowed */
+    int32_t references;        /* under the lock */
+    enum link_state state;
+    ferry_link_t *wire;                /* owned: disconnect; NULL before and after */
+    struct agent_transport *transport; /* borrowed; NULL before the choice */
+    struct ferry_future *calls;        /* list: waiting for a reply over this link */
+    struct ferry_request *requests;    /* list: came over this link, not finished */
+    uint32_t next_segment;             /* of what is sent here */
+    bool dying;                        /* queued for link_bury() */
+    struct wire_limits send_limits;    /* the smaller of both sides' */
+    uint64_t peer_operation_bytes;     /* largest operation the peer takes; 0: any */
+
+    char *remote_name;          /* owned; NULL before it is known */
     struct peer *peer;          /* borrowed; whose attempt or link this is; NULL before */
     struct peer *accepted_peer; /* borrowed; acceptor: who dialled, once its hello is accepted */
     struct hello_transport *remote_transport; /* owned; acceptor: until READY */
-    enum link_state state;
-    struct channel *channel;           /* owned; to another process, else NULL */
-    struct local_channel *local;       /* owned; inside this one, but to oneself there is neither */
-    struct agent_transport *transport; /* borrowed; NULL before the choice */
-    ferry_link_t *wire;                /* owned: disconnect; NULL before and after */
+    struct channel *channel;                  /* owned; to another process, else NULL */
+    struct local_channel *local; /* owned; inside this one, but to oneself there is neither */
     uint32_t local_session, remote_session;
-    uint32_t next_segment;          /* of what is sent here */
-    uint64_t peer_operation_bytes;  /* largest operation the peer takes; 0: any */
-    struct wire_limits send_limits; /* the smaller of both sides' */
-    DLDevice *devices;              /* the peer's; owned */
+    DLDevice *devices; /* the peer's; owned */
     size_t device_count;
     uint8_t remote_agent[16];
     int64_t remote_pid;
-    char remote_name[NAMING_NAME_BYTES_MAX + 1];
-    struct poller_timer timer;      /* bounds the handshake */
-    struct ferry_future *calls;     /* list: waiting for a reply over this link */
-    struct ferry_request *requests; /* list: came over this link, not finished */
-    struct error_record down;       /* why, once LINK_DOWN */
-    char text[160];                 /* how its bytes travel; set when it comes up */
-    bool dying;                     /* queued for link_bury() */
+    struct poller_timer timer; /* bounds the handshake */
+    struct error_reason down;  /* why, once LINK_DOWN */
+    char *text;                /* owned: how its bytes travel; NULL before it comes up */
     struct link *next_dying;
     struct link *prev, *next; /* agent->links */
     struct link *twin;        /* the other end of a link to oneself; borrowed */
@@ -190,10 +194,10 @@ struct ferry_agent {
     DLDevice devices[DEVICE_LIST_MAX];
     size_t device_count;
 
-    struct method *methods; /* hash by name; owned */
-    struct peer *peers;     /* hash by name; owned */
-    struct link *links;     /* list; retained */
-    struct link *dying;     /* torn down after progress returned */
+    struct method *methods;  /* hash by name; owned */
+    struct peer_table peers; /* owned */
+    struct link *links;      /* list; retained */
+    struct link *dying;      /* torn down after progress returned */
     struct call_slot *slots;
     uint32_t slot_count, free_slot;
 

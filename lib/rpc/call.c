@@ -188,7 +188,7 @@ void call_link_down(struct link *link)
     DL_FOREACH_SAFE(link->calls, future, next)
     {
         call_fail(future, link->down.status, future->receiving ? FERRY_RAN : FERRY_MAY_HAVE_RUN,
-                  "%s: %s: %s", future->peer->name, future->method, link->down.text);
+                  "%s: %s: %s", future->peer->name, future->method, error_reason_text(&link->down));
     }
 }
 

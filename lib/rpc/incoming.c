@@ -342,7 +342,7 @@ static void incoming_receive_body(struct incoming *incoming)
     incoming->message.body = incoming->body.data;
     if (link->state == LINK_DOWN) {
         incoming->lost = true;
-        incoming_fail(incoming, error_raise_record(&link->down));
+        incoming_fail(incoming, error_raise_reason(&link->down));
         return;
     }
     incoming->outstanding++;
@@ -384,7 +384,7 @@ static void incoming_receive_tensor(struct incoming *incoming, size_t index)
     }
     if (tensor->inline_data == NULL && link->state == LINK_DOWN) {
         incoming->lost = true;
-        incoming_fail(incoming, error_raise_record(&link->down));
+        incoming_fail(incoming, error_raise_reason(&link->down));
         return;
     }
     struct transfer_spec spec = {

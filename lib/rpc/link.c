@@ -23,6 +23,9 @@ void link_release(struct link *link)
     }
     free(link->remote_transport);
     free(link->devices);
+    free(link->remote_name);
+    free(link->text);
+    error_reason_clear(&link->down);
     free(link);
 }
 
@@ -75,22 +78,23 @@ static void link_down(struct link *link)
     if (before == LINK_UP) {
         agent->counters.links_lost++;
         log_write(agent->state >= AGENT_DRAINING ? FERRY_LOG_DEBUG : FERRY_LOG_INFO,
-                  "%s: link to %s is down: %s", agent->name, link->remote_name, link->down.text);
+                  "%s: link to %s is down: %s", agent->name, link_title(link),
+                  error_reason_text(&link->down));
     }
     if (link->wire != NULL) {
-        error_raise_record(&link->down); /* what the transfers under way will say */
+        error_raise_reason(&link->down); /* what the transfers under way will say */
         transfer_link_lost(agent->transfers, link->wire, link->down.status);
     }
     call_link_down(link);
     serve_link_down(link);
     if (link->twin != NULL && link->twin->state != LINK_DOWN) {
-        link_fail(link->twin, link->down.status, "%s", link->down.text);
+        link_fail(link->twin, link->down.status, "%s", error_reason_text(&link->down));
     }
     if (link->peer != NULL) {
         if (before == LINK_UP) {
             peer_lost(link->peer, link);
         } else if (link->peer->link == link) {
-            peer_failed(link->peer, &link->down);
+            peer_failed(link->peer, link->down.status, error_reason_text(&link->down));
         }
     }
 }
@@ -105,7 +109,7 @@ void link_fail(struct link *link, ferry_status_t status, const char *format, ...
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    error_record_set(&link->down, status, FERRY_NOT_RUN, "%s", text);
+    error_reason_set(&link->down, status, text);
     link_down(link);
 }
 
@@ -151,8 +155,8 @@ void link_on_message(void *context, ferry_link_t *wire, const void *data, size_t
     }
     if (status != FERRY_OK) {
         log_write(FERRY_LOG_WARN, "%s: message from %s refused: %s", link->agent->name,
-                  link->remote_name, ferry_last_error()->text);
-        link_fail(link, status, "%s sent a message that cannot be taken: %s", link->remote_name,
+                  link_title(link), ferry_last_error()->text);
+        link_fail(link, status, "%s sent a message that cannot be taken: %s", link_title(link),
                   ferry_last_error()->text);
     }
 }
@@ -162,16 +166,38 @@ void link_on_down(void *context, ferry_link_t *wire, ferry_status_t status, cons
     (void)context;
     struct link *link = wire->context;
     link_fail(link, status == FERRY_ERR_TRANSPORT ? FERRY_ERR_PEER_LOST : status, "%s: %s",
-              link->remote_name, text);
+              link_title(link), text);
 }
 
 void link_describe(struct link *link)
 {
-    char lanes[sizeof(link->text) / 2];
+    char lanes[80], text[2 * sizeof(lanes)];
     const ferry_transport_ops_t *ops = link->wire->transport->ops;
     ops->describe(link->wire, lanes, sizeof(lanes));
-    snprintf(link->text, sizeof(link->text), "%s%s%s%s", ops->name, lanes[0] == '\0' ? "" : "(",
-             lanes, lanes[0] == '\0' ? "" : ")");
+    snprintf(text, sizeof(text), "%s%s%s%s", ops->name, lanes[0] == '\0' ? "" : "(", lanes,
+             lanes[0] == '\0' ? "" : ")");
+    free(link->text);
+    link->text = strdup(text);
+}
+
+const char *link_route(const struct link *link)
+{
+    return link->text == NULL ? "" : link->text;
+}
+
+ferry_status_t link_set_name(struct link *link, const char *name)
+{
+    free(link->remote_name);
+    link->remote_name = strdup(name);
+    return link->remote_name != NULL
+               ? FERRY_OK
+               : error_raise(FERRY_ERR_NO_MEMORY, "no memory for a link to %s", name);
+}
+
+const char *link_title(const struct link *link)
+{
+    bool named = link->remote_name != NULL && link->remote_name[0] != '\0';
+    return named ? link->remote_name : link_far_end(link);
 }
 
 static ferry_status_t link_join_self(struct link *link, struct peer *peer, uint32_t local_session,
@@ -186,13 +212,12 @@ static ferry_status_t link_join_self(struct link *link, struct peer *peer, uint3
     link->local_session = local_session;
     link->remote_session = remote_session;
     link->peer = peer;
-    memcpy(link->remote_name, agent->name, sizeof(link->remote_name));
     memcpy(link->remote_agent, agent->id, sizeof(link->remote_agent));
     link->send_limits = agent->receive_limits;
     link->peer_operation_bytes = transfer_receive_bound(agent->transfers, transport->capabilities);
     link->devices = malloc(agent->device_count * sizeof(DLDevice));
-    if (link->devices == NULL) {
-        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a device list");
+    if (link->devices == NULL || link_set_name(link, agent->name) != FERRY_OK) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a link to oneself");
     }
     memcpy(link->devices, agent->devices, agent->device_count * sizeof(DLDevice));
     link->device_count = agent->device_count;

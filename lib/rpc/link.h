@@ -28,7 +28,14 @@ unsigned link_bury_all(struct ferry_agent *agent);
 void link_on_message(void *context, ferry_link_t *wire, const void *data, size_t bytes);
 void link_on_down(void *context, ferry_link_t *wire, ferry_status_t status, const char *text);
 
-/* Notes in link->text how its bytes travel: "ucx(sysv/memory, cma/memory)". */
+/* Notes how its bytes travel: "ucx(sysv/memory, cma/memory)". */
 void link_describe(struct link *link);
+/* What was noted; "" before the link is up. */
+const char *link_route(const struct link *link);
+
+/* FERRY_ERR_NO_MEMORY. */
+ferry_status_t link_set_name(struct link *link, const char *name);
+/* Who is at the other end, for messages. */
+const char *link_title(const struct link *link);
 
 #endif

@@ -15,7 +15,7 @@ ferry_status_t link_send_frame(struct link *link, const void *data, size_t bytes
 
 const char *link_far_end(const struct link *link)
 {
-    return link->local != NULL ? "an agent of this process" : channel_peer(link->channel);
+    return link->channel != NULL ? channel_peer(link->channel) : "an agent of this process";
 }
 
 void link_watch_silence(struct link *link)
@@ -55,11 +55,11 @@ static void link_channel_closed(void *context, const struct error_record *error)
     struct link *link = context;
     bool was_up = link->state == LINK_UP;
     if (was_up) {
-        link_fail(link, FERRY_ERR_PEER_LOST, "%s (pid %lld) is gone: %s", link->remote_name,
+        link_fail(link, FERRY_ERR_PEER_LOST, "%s (pid %lld) is gone: %s", link_title(link),
                   (long long)link->remote_pid, error->text);
     } else {
         link_fail(link, error->status == FERRY_ERR_PROTOCOL ? error->status : FERRY_ERR_UNREACHABLE,
-                  "%s: %s", link->remote_name, error->text);
+                  "%s: %s", link_title(link), error->text);
     }
 }
 
@@ -77,8 +77,7 @@ static void link_handshake_late(void *context)
 {
     struct link *link = context;
     link_fail(link, FERRY_ERR_UNREACHABLE, "%s did not finish the hello within %lld ms",
-              link->remote_name[0] == '\0' ? link_far_end(link) : link->remote_name,
-              (long long)(link->agent->values->connect_timeout_ns / 1000000));
+              link_title(link), (long long)(link->agent->values->connect_timeout_ns / 1000000));
 }
 
 static ferry_status_t link_bound_handshake(struct link *link)
@@ -119,9 +118,11 @@ ferry_status_t link_dial(struct ferry_agent *agent, struct peer *peer,
     }
     link->state = LINK_DIALLING;
     link->local_session = link_new_session(agent);
-    snprintf(link->remote_name, sizeof(link->remote_name), "%s", peer->name);
     peer->epoch++;
-    ferry_status_t status = link_open_channel(link, address);
+    ferry_status_t status = link_set_name(link, peer->name);
+    if (status == FERRY_OK) {
+        status = link_open_channel(link, address);
+    }
     if (status == FERRY_OK) {
         status = link_bound_handshake(link);
     }

@@ -39,7 +39,7 @@ void link_hello_short(struct link *link, enum hello_kind kind, ferry_status_t st
         result = link_send_frame(link, bytes, count);
     }
     if (result != FERRY_OK && kind == HELLO_READY) {
-        link_fail(link, result, "the hello to %s could not be sent: %s", link->remote_name,
+        link_fail(link, result, "the hello to %s could not be sent: %s", link_title(link),
                   ferry_last_error()->text);
     }
 }
@@ -98,7 +98,7 @@ void link_send_hello(struct link *link, enum hello_kind kind)
     }
     free(exchange);
     if (status != FERRY_OK) {
-        link_fail(link, status, "the hello to %s could not be sent: %s", link->remote_name,
+        link_fail(link, status, "the hello to %s could not be sent: %s", link_title(link),
                   ferry_last_error()->text);
     }
 }
@@ -193,7 +193,7 @@ static void link_up(struct link *link)
     agent->counters.links_opened++;
     link_describe(link);
     log_write(FERRY_LOG_INFO, "%s: connected to %s (pid %lld) over %s", agent->name,
-              link->remote_name, (long long)link->remote_pid, link->text);
+              link->remote_name, (long long)link->remote_pid, link_route(link));
     peer_connected(link->peer, link);
 }
 
@@ -214,8 +214,7 @@ static void link_refuse(struct link *link, ferry_status_t status)
     snprintf(text, sizeof(text), "%s", ferry_last_error()->text);
     link_hello_short(link, HELLO_REFUSE, status, text);
     link->peer = NULL; /* the refusal is theirs, not an end of our own attempt */
-    link_fail(link, status, "refused %s: %s",
-              link->remote_name[0] == '\0' ? link_far_end(link) : link->remote_name, text);
+    link_fail(link, status, "refused %s: %s", link_title(link), text);
 }
 
 /* Our dial has the peer's word: it may count the link as up before we hear of it. */
@@ -270,8 +269,10 @@ static ferry_status_t link_judge_dial(struct link *link, const struct hello *hel
 
 static void link_on_dial(struct link *link, const struct hello *hello)
 {
-    snprintf(link->remote_name, sizeof(link->remote_name), "%s", hello->name);
-    ferry_status_t status = link_judge_dial(link, hello);
+    ferry_status_t status = link_set_name(link, hello->name);
+    if (status == FERRY_OK) {
+        status = link_judge_dial(link, hello);
+    }
     struct peer *peer = status == FERRY_OK ? peer_get(link->agent, hello->name) : NULL;
     if (peer != NULL) {
         status = link_choose_transport(link, hello);
@@ -343,6 +344,8 @@ static void link_on_ready(struct link *link)
         link_bury_all(link->agent);
     }
     ferry_status_t status = link_join_transport(link, link->remote_transport);
+    free(link->remote_transport);
+    link->remote_transport = NULL;
     if (status != FERRY_OK) {
         link_close(link, status, ferry_last_error()->text);
         return;

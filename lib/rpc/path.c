@@ -69,7 +69,7 @@ static bool path_find(const struct ferry_future *future, const char *slot, size_
 static char *path_make(const struct ferry_future *future, size_t index)
 {
     size_t arguments = future->outgoing.message.tensor_count;
-    const char *lanes = future->link == NULL ? "" : future->link->text;
+    const char *lanes = future->link == NULL ? "" : link_route(future->link);
     if (index < arguments) {
         const struct wire_message *reply = &future->incoming.wire;
         enum transfer_path received = index < reply->argument_count

@@ -15,25 +15,28 @@ struct peer *peer_get(struct ferry_agent *agent, const char *name)
         error_raise(FERRY_ERR_INVALID_ARGUMENT, "the peer's name is NULL");
         return NULL;
     }
-    struct peer *peer;
-    HASH_FIND_STR(agent->peers, name, peer);
+    struct peer *peer = peer_table_find(&agent->peers, name);
     if (peer != NULL) {
         return peer;
     }
     if (naming_check_name(name) != FERRY_OK) {
         return NULL;
     }
-    peer = calloc(1, sizeof(*peer));
+    size_t name_bytes = strlen(name) + 1;
+    peer = calloc(1, sizeof(*peer) + name_bytes);
     if (peer == NULL) {
         error_raise(FERRY_ERR_NO_MEMORY, "no memory for peer '%s'", name);
         return NULL;
     }
     peer->agent = agent;
-    snprintf(peer->name, sizeof(peer->name), "%s", name);
+    memcpy(peer->name, name, name_bytes);
     peer->self = strcmp(name, agent->name) == 0;
     peer->timer.fire = peer_attempt_late;
     peer->timer.context = peer;
-    HASH_ADD_STR(agent->peers, name, peer);
+    if (peer_table_add(&agent->peers, peer) != FERRY_OK) {
+        free(peer);
+        return NULL;
+    }
     return peer;
 }
 
@@ -61,15 +64,15 @@ static void peer_settle(struct peer *peer, ferry_status_t status)
     engine_changed(peer->agent);
 }
 
-void peer_failed(struct peer *peer, const struct error_record *error)
+void peer_failed(struct peer *peer, ferry_status_t status, const char *text)
 {
     if (peer->state == PEER_IDLE || peer->state == PEER_UP) {
         return;
     }
-    peer->error = *error;
+    error_reason_set(&peer->error, status, text);
     peer_abandon(peer);
     peer->state = PEER_IDLE;
-    peer_settle(peer, error->status);
+    peer_settle(peer, status);
 }
 
 static void peer_attempt_late(void *context)
@@ -84,7 +87,7 @@ static void peer_attempt_late(void *context)
         error_record_set(&error, FERRY_ERR_UNREACHABLE, FERRY_NOT_RUN,
                          "%s is known, but no connection came about in time", peer->name);
     }
-    peer_failed(peer, &error);
+    peer_failed(peer, error.status, error.text);
 }
 
 void peer_connected(struct peer *peer, struct link *link)
@@ -108,7 +111,7 @@ void peer_lost(struct peer *peer, struct link *link)
     }
     peer->link = NULL;
     peer->state = PEER_IDLE;
-    peer->error = link->down;
+    error_reason_set(&peer->error, link->down.status, error_reason_text(&link->down));
     link_release(link);
     peer_settle(peer, FERRY_ERR_PEER_LOST);
 }
@@ -126,14 +129,13 @@ void peer_resolved(void *context, const char *name, const void *address, size_t 
                    const struct error_record *error)
 {
     struct ferry_agent *agent = context;
-    struct peer *peer;
-    HASH_FIND_STR(agent->peers, name, peer);
+    struct peer *peer = peer_table_find(&agent->peers, name);
     if (peer == NULL || peer->state != PEER_RESOLVING) {
         return;
     }
     struct error_record failure;
     if (error != NULL) {
-        peer_failed(peer, error);
+        peer_failed(peer, error->status, error->text);
         return;
     }
     struct hello_address where;
@@ -144,7 +146,7 @@ void peer_resolved(void *context, const char *name, const void *address, size_t 
     }
     if (status != FERRY_OK) {
         error_record_take(&failure);
-        peer_failed(peer, &failure);
+        peer_failed(peer, failure.status, failure.text);
     }
 }
 
@@ -212,7 +214,7 @@ ferry_status_t peer_require(struct peer *peer, bool wait_for_name, bool may_bloc
             return error_raise(FERRY_ERR_SHUTDOWN, "%s is shutting down", agent->name);
         }
         if (peer->state == PEER_IDLE && peer->attempts != wait.attempts) {
-            return error_raise_record(&peer->error);
+            return error_raise_reason(&peer->error);
         }
     }
     return FERRY_OK;
@@ -241,19 +243,20 @@ void peer_notify(struct peer *peer, ferry_status_t status)
 
 void peer_notify_all(struct ferry_agent *agent, ferry_status_t status)
 {
-    for (struct peer *peer = agent->peers; peer != NULL; peer = peer->hh.next) {
+    struct peer *peer;
+    for (size_t at = 0; (peer = peer_table_next(&agent->peers, &at)) != NULL;) {
         peer_notify(peer, status);
     }
 }
 
 void peer_destroy_all(struct ferry_agent *agent)
 {
-    struct peer *peer, *next;
-    HASH_ITER(hh, agent->peers, peer, next)
-    {
+    struct peer *peer;
+    for (size_t at = 0; (peer = peer_table_next(&agent->peers, &at)) != NULL;) {
         poller_timer_clear(agent->poller, &peer->timer);
-        HASH_DEL(agent->peers, peer);
         link_release(peer->link);
+        error_reason_clear(&peer->error);
         free(peer);
     }
+    peer_table_finish(&agent->peers);
 }

@@ -17,7 +17,7 @@ void peer_resolved(void *context, const char *name, const void *address, size_t 
                    const struct error_record *error);
 void peer_connected(struct peer *peer, struct link *link);
 /* The present attempt ended without a link. */
-void peer_failed(struct peer *peer, const struct error_record *error);
+void peer_failed(struct peer *peer, ferry_status_t status, const char *text);
 /* The link that was up is gone. */
 void peer_lost(struct peer *peer, struct link *link);
 /* The peer is dialling us itself: our own attempt stops and its link is waited for. */

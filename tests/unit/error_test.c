@@ -112,3 +112,24 @@ Test(error, take_copies_the_last_error)
     cr_assert_eq(record.status, FERRY_ERR_NAMING);
     cr_assert_str_eq(record.text, "kept");
 }
+
+Test(error, a_reason_keeps_its_own_copy_of_the_text)
+{
+    struct error_reason reason = {.status = FERRY_OK};
+    char text[] = "worker1 left";
+    error_reason_set(&reason, FERRY_ERR_PEER_LOST, text);
+    text[0] = 'W';
+    cr_assert_str_eq(error_reason_text(&reason), "worker1 left");
+    error_reason_set(&reason, FERRY_ERR_TIMEOUT, error_reason_text(&reason) + strlen("worker1 "));
+    cr_assert_eq(error_raise_reason(&reason), FERRY_ERR_TIMEOUT);
+    cr_assert_eq(ferry_last_error()->status, FERRY_ERR_TIMEOUT);
+    cr_assert_str_eq(ferry_last_error()->text, "left");
+    error_reason_clear(&reason);
+    cr_assert_eq(reason.status, FERRY_OK);
+}
+
+Test(error, a_reason_without_a_text_says_its_status)
+{
+    struct error_reason reason = {.status = FERRY_ERR_PEER_LOST};
+    cr_assert_str_eq(error_reason_text(&reason), ferry_status_text(FERRY_ERR_PEER_LOST));
+}
