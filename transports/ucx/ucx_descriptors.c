@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -89,6 +90,24 @@ static void mark_connection(int fd, void *context)
     }
 }
 
+/* What the worker waits for, its keepalive timer among them: UCX makes that one with the first
+ * connection. The kernel lists an event set's descriptors as "tfd: NUMBER ...", proc(5). */
+static void mark_watched(int event_set)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", event_set);
+    FILE *list = fopen(path, "re");
+    while (list != NULL && fgets(line, sizeof(line), list) != NULL) {
+        int fd;
+        if (sscanf(line, "tfd: %d", &fd) == 1) {
+            mark(fd);
+        }
+    }
+    if (list != NULL) {
+        fclose(list);
+    }
+}
+
 void ucx_descriptors_expect(struct ucx *ucx)
 {
     ucx->sweep_at_ns = 0;
@@ -102,6 +121,7 @@ void ucx_descriptors_sweep(struct ucx *ucx)
         return;
     }
     each_descriptor(mark_connection, NULL);
+    mark_watched(ucx->wait_fd);
     ucx->sweep_at_ns = now_ns + ucx->sweep_gap_ns;
     ucx->sweep_gap_ns = ucx->sweep_gap_ns > SWEEP_GAP_LAST_NS ? 0 : ucx->sweep_gap_ns * 4;
 }

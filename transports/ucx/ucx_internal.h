@@ -121,8 +121,8 @@ struct ucx_descriptors {
  * opened meanwhile is marked, too. */
 void ucx_descriptors_note(struct ucx_descriptors *before);
 void ucx_descriptors_mark_new(const struct ucx_descriptors *before);
-/* UCX accepts and makes connections at times of its own: after each connect() progress() looks a
- * few times for them. */
+/* UCX accepts and makes connections, and its timer, at times of its own: after each connect()
+ * progress() looks a few times for them. */
 void ucx_descriptors_expect(struct ucx *ucx);
 void ucx_descriptors_sweep(struct ucx *ucx);
 
