@@ -35,10 +35,22 @@ static void use_small_stacks(void)
     pthread_attr_destroy(&attributes);
 }
 
+static ferry_testing_pair_t pair_by(ferry_testing_clock_t *clock)
+{
+    ferry_testing_options_t options = ferry_testing_options();
+    options.clock = clock;
+    ferry_testing_pair_t pair;
+    TEST_CHECK(ferry_testing_pair_create(&options, &pair) == FERRY_OK);
+    test_register(pair.right);
+    return pair;
+}
+
 Test(queue, a_long_queue_of_expired_requests_is_answered_on_a_small_stack)
 {
     use_small_stacks();
-    ferry_testing_pair_t pair = test_pair("inproc", NULL, NULL);
+    ferry_testing_clock_t *clock;
+    TEST_CHECK(ferry_testing_clock_create(&clock) == FERRY_OK);
+    ferry_testing_pair_t pair = pair_by(clock);
     struct hold state = {.runs = 0};
     sem_init(&state.inside, 0, 0);
     sem_init(&state.open, 0, 0);
@@ -55,6 +67,8 @@ Test(queue, a_long_queue_of_expired_requests_is_answered_on_a_small_stack)
     for (size_t i = 0; i < CALLS; i++) {
         TEST_CHECK(ferry_call(pair.left, "right", "hold", NULL, &hasty, &futures[i]) == FERRY_OK);
     }
+    ferry_future_release(test_call(pair.left, "right", "nothing", NULL, NULL)); /* they are there */
+    ferry_testing_clock_advance(clock, hasty.timeout_ns);
     for (size_t i = 0; i < CALLS; i++) {
         cr_assert_eq(ferry_future_wait(futures[i], TEST_SECONDS(60), NULL), FERRY_ERR_TIMEOUT);
         ferry_future_release(futures[i]);
@@ -66,6 +80,7 @@ Test(queue, a_long_queue_of_expired_requests_is_answered_on_a_small_stack)
     ferry_future_release(test_call(pair.left, "right", "hold", NULL, NULL));
     cr_assert_eq(atomic_load(&state.runs), 2);
     ferry_testing_pair_destroy(&pair);
+    ferry_testing_clock_destroy(clock);
     sem_destroy(&state.inside);
     sem_destroy(&state.open);
 }
