@@ -159,7 +159,7 @@ unsigned poller_dispatch(struct poller *poller)
     return served + poller_dispatch_timers(poller);
 }
 
-void poller_wait(struct poller *poller, int64_t timeout_ns)
+bool poller_wait(struct poller *poller, int64_t timeout_ns)
 {
     struct pollfd readable = {.fd = poller->epoll_fd, .events = POLLIN};
     struct timespec timeout;
@@ -170,7 +170,8 @@ void poller_wait(struct poller *poller, int64_t timeout_ns)
         timeout.tv_nsec = (long)(bounded_ns % 1000000000);
         limit = &timeout;
     }
-    ppoll(&readable, 1, limit, NULL); /* a signal ends the wait early, which callers allow for */
+    /* A signal ends the wait early, which callers allow for. */
+    return ppoll(&readable, 1, limit, NULL) != 0;
 }
 
 void poller_wake(struct poller *poller)

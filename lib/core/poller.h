@@ -52,8 +52,9 @@ unsigned poller_dispatch(struct poller *poller);
 /* Only the timers: no system call. */
 unsigned poller_dispatch_timers(struct poller *poller);
 
-/* Blocks until a descriptor is ready, poller_wake() was called, or timeout_ns passed. Serves nothing. No lock needed. */
-void poller_wait(struct poller *poller, int64_t timeout_ns);
+/* Blocks until a descriptor is ready, poller_wake() was called, or timeout_ns passed; whether it was not the time. Serves nothing. No
+ * lock needed. */
+bool poller_wait(struct poller *poller, int64_t timeout_ns);
 /* Any thread, async-signal-safe. */
 void poller_wake(struct poller *poller);
 

@@ -219,7 +219,8 @@ struct ferry_agent {
     uint32_t progress_calls;
     int64_t step_ns;       /* when the present step saw its first message; 0: not yet */
     bool prepared;         /* manual: prepare_wait() came since the last progress */
-    atomic_int waiting;    /* how many there are in `waiters` */
+    atomic_int waiting;    /* how many there are in `waiters`; written under the lock, as `waits` */
+    atomic_uint waits;     /* how many there have been */
     atomic_int contenders; /* threads that wait for the lock */
     atomic_bool stop_requested;
     atomic_bool thread_quit;

@@ -17,6 +17,7 @@
 #define YIELD_AFTER_NS 20000 /* of idleness: a peer on the same core needs it */
 #define DISPATCH_NS 100000   /* how often a busy driver looks after the sockets */
 #define STANDBY_NS 1000000   /* how often the own thread looks after sockets behind a busy waiter */
+#define STANDBY_BRIEF_NS 50000    /* the same between two waits of a busy thread */
 #define STANDBY_LONG_NS 100000000 /* the same behind a sleeping one */
 #define DEVICE_POLL_NS 50000      /* the longest sleep while device events are outstanding */
 #define BUSY_ARMS_SPIN 16 /* refusals to be armed before the engine sleeps in growing steps */
@@ -77,7 +78,7 @@ unsigned engine_step(struct ferry_agent *agent, const void *me)
         ferry_transport_t *instance = agent->transports[i].instance;
         count += instance->ops->progress(instance);
     }
-    if (agent->transfers != NULL) {
+    if (agent->transfers != NULL && transfer_engine_polls(agent->transfers)) {
         count += transfer_engine_progress(agent->transfers);
     }
     if (agent->dying != NULL) {
@@ -355,9 +356,6 @@ static bool pace_keep(struct pace *pace, struct ferry_agent *agent, struct waite
     /* Handlers in the pool may need this core. */
     bool at_once = pace->yields || (!busy && (pace->spin_ns == 0 || agent->actions_open > 0));
     if (++pace->steps < CHECK_STEPS && !at_once) {
-        if (!busy) {
-            __builtin_ia32_pause();
-        }
         return true;
     }
     pace->steps = 0;
@@ -409,6 +407,29 @@ static void engine_drive(struct ferry_agent *agent, struct waiter *waiter)
     agent->driver = NULL;
 }
 
+/* The lock is held, so the counters need no atomic addition. */
+static void engine_count_waiting(struct ferry_agent *agent, int change)
+{
+    int waiting = atomic_load_explicit(&agent->waiting, memory_order_relaxed);
+    atomic_store_explicit(&agent->waiting, waiting + change, memory_order_relaxed);
+}
+
+static void waiter_add(struct ferry_agent *agent, struct waiter *waiter)
+{
+    sem_init(&waiter->semaphore, 0, 0);
+    DL_APPEND(agent->waiters, waiter);
+    engine_count_waiting(agent, 1);
+    unsigned waits = atomic_load_explicit(&agent->waits, memory_order_relaxed);
+    atomic_store_explicit(&agent->waits, waits + 1, memory_order_relaxed);
+}
+
+static void waiter_remove(struct ferry_agent *agent, struct waiter *waiter)
+{
+    engine_count_waiting(agent, -1);
+    DL_DELETE(agent->waiters, waiter);
+    sem_destroy(&waiter->semaphore);
+}
+
 ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void *context),
                                   void *context, int64_t deadline_ns)
 {
@@ -427,9 +448,7 @@ ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void 
     }
     struct waiter waiter = {.ready = ready, .context = context, .deadline_ns = deadline_ns};
     ferry_status_t status = FERRY_OK;
-    sem_init(&waiter.semaphore, 0, 0);
-    DL_APPEND(agent->waiters, &waiter);
-    atomic_fetch_add_explicit(&agent->waiting, 1, memory_order_relaxed);
+    waiter_add(agent, &waiter);
     while (!ready(context)) {
         if (deadline_ns != FERRY_FOREVER && agent_now_ns(agent) >= deadline_ns) {
             status = FERRY_PENDING;
@@ -442,9 +461,7 @@ ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void 
             engine_drive(agent, &waiter);
         }
     }
-    atomic_fetch_sub_explicit(&agent->waiting, 1, memory_order_relaxed);
-    DL_DELETE(agent->waiters, &waiter);
-    sem_destroy(&waiter.semaphore);
+    waiter_remove(agent, &waiter);
     if (agent->driver == NULL) {
         engine_hand_over(agent);
     }
@@ -463,14 +480,32 @@ static bool engine_thread_yields(void *context)
            atomic_load_explicit(&agent->thread_quit, memory_order_relaxed);
 }
 
+/* Sleeps, without the lock, until a descriptor has something, or until no thread has begun to wait
+ * for a while. A thread that calls and waits in a loop drives the agent itself: this one would only
+ * take the role, and perhaps the core, from it between two of its waits. */
+static void engine_sleep_behind(struct ferry_agent *agent)
+{
+    unsigned seen;
+    bool told;
+    do {
+        seen = atomic_load_explicit(&agent->waits, memory_order_relaxed);
+        bool between = atomic_load_explicit(&agent->waiting, memory_order_relaxed) == 0;
+        told = poller_wait(agent->poller, between ? STANDBY_BRIEF_NS : STANDBY_NS);
+    } while (!told && atomic_load_explicit(&agent->waits, memory_order_relaxed) != seen);
+}
+
 /* Looks after the sockets behind whoever drives. */
 static void engine_stand_by(struct ferry_agent *agent)
 {
     agent->standby = true;
     agent->standby_long = agent->sleeping != NULL;
-    int64_t bound = agent->standby_long ? STANDBY_LONG_NS : STANDBY_NS;
+    bool behind_sleeper = agent->standby_long;
     engine_unlock(agent);
-    poller_wait(agent->poller, bound);
+    if (behind_sleeper) {
+        poller_wait(agent->poller, STANDBY_LONG_NS);
+    } else {
+        engine_sleep_behind(agent);
+    }
     engine_lock(agent);
     agent->standby = agent->standby_long = false;
     engine_dispatch(agent);

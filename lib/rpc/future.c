@@ -148,8 +148,10 @@ static ferry_status_t future_wait_for(struct ferry_agent *agent, bool (*ready)(v
         }
         status = ready(context) ? FERRY_OK : FERRY_PENDING;
     } else if (!ready(context)) {
-        status = engine_wait_locked(agent, ready, context,
-                                    clock_deadline_ns(agent_now_ns(agent), timeout_ns));
+        int64_t deadline_ns = timeout_ns == FERRY_FOREVER
+                                  ? FERRY_FOREVER /* no look at the clock */
+                                  : clock_deadline_ns(agent_now_ns(agent), timeout_ns);
+        status = engine_wait_locked(agent, ready, context, deadline_ns);
     }
     engine_unlock(agent);
     return status;
