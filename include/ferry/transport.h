@@ -63,7 +63,7 @@ typedef struct {
  * happened; they may post operations but not disconnect() the link or close(). */
 typedef struct {
     void *context;
-    /* A control message; data is valid during the call and aligned to 8 bytes. */
+    /* A control message; data is valid during the call, at any address. */
     void (*message)(void *context, ferry_link_t *link, const void *data, size_t bytes);
     /* The link failed; text says why. Once a link; operations still posted complete after it, at
      * the latest in disconnect(), which the caller owes. */

@@ -22,7 +22,6 @@ static void on_message(void *context, ferry_link_t *link, const void *data, size
     party->messages[count] =
         (struct contract_message){.link = link, .bytes = bytes, .data = malloc(bytes + 1)};
     memcpy(party->messages[count].data, data, bytes);
-    party->misaligned += ((uintptr_t)data & 7) != 0;
 }
 
 static void on_link_down(void *context, ferry_link_t *link, ferry_status_t status, const char *text)

@@ -23,7 +23,6 @@ struct contract_party {
     ferry_link_t *link; /* to the other party; NULL: none */
     struct contract_message *messages;
     size_t message_count;
-    size_t misaligned; /* messages whose data was not aligned to 8 bytes */
     ferry_link_t *down_link;
     ferry_status_t down_status;
     int downs;

@@ -78,11 +78,11 @@ static ferry_status_t ucx_open(const ferry_transport_options_t *options,
     ucx->events = options->events;
     ucx->message_bytes = options->message_bytes;
     memset(ucx->ended, -1, sizeof(ucx->ended));
-    if (ucx->message_bytes > sizeof(ucx->aligned)) {
+    if (ucx->message_bytes > UCX_MESSAGE_BYTES_MAX) {
         status = error_raise(FERRY_ERR_CONFIG,
                              "control messages of %zu bytes are too large for UCX's eager ones; "
-                             "FERRY_EAGER may be %zu at most",
-                             ucx->message_bytes, sizeof(ucx->aligned));
+                             "FERRY_EAGER may be %d at most",
+                             ucx->message_bytes, UCX_MESSAGE_BYTES_MAX);
     }
     ucx_tame();
     if (status == FERRY_OK) {

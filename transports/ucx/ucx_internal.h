@@ -10,6 +10,7 @@
 /* What a link's first messages wait in until this end has connected. */
 #define UCX_EARLY_MESSAGES_MAX 4096
 #define UCX_ENDED_SESSIONS 16
+#define UCX_MESSAGE_BYTES_MAX 8192 /* of a control message: UCX sends it eagerly */
 
 /* The id under which control messages travel as active messages. */
 #define UCX_MESSAGE_ID 0xf
@@ -67,6 +68,7 @@ struct ucx {
     uint64_t memory_types; /* bits, by ucs_memory_type_t */
     int wait_fd;
     struct ucx_link *links;          /* hash by local_session */
+    struct ucx_link *recent;         /* the one that was found last, or NULL */
     struct ucx_link *leaving;        /* disconnected, not yet let go of by UCX */
     size_t posted;                   /* operations of all links */
     size_t leftovers;                /* receives that take out what nobody wanted */
@@ -78,7 +80,6 @@ struct ucx {
     unsigned ended_next;
     unsigned sweep_rounds;
     int64_t sweep_at_ns, sweep_gap_ns; /* when to look for new descriptors; gap 0: not at all */
-    uint64_t aligned[1024];            /* a message that UCX hands over at an odd address */
 };
 
 /* How segments travel. send, receive and decline are the contract's slots, on links that are not
@@ -143,7 +144,7 @@ void ucx_reap(struct ucx *ucx);
 void ucx_describe(const ferry_link_t *link, char *text, size_t capacity);
 /* Tells that the link failed, once. */
 void ucx_link_fail(struct ucx_link *link, ferry_status_t status, const char *text);
-struct ucx_link *ucx_link_find(const struct ucx *ucx, uint32_t session);
+struct ucx_link *ucx_link_find(struct ucx *ucx, uint32_t session);
 /* Whether that session was a link's not long ago. */
 bool ucx_session_ended(const struct ucx *ucx, uint32_t session);
 

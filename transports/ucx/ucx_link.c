@@ -11,10 +11,13 @@ static struct ucx_link *link_of(ferry_link_t *link)
     return (struct ucx_link *)(void *)link;
 }
 
-struct ucx_link *ucx_link_find(const struct ucx *ucx, uint32_t session)
+struct ucx_link *ucx_link_find(struct ucx *ucx, uint32_t session)
 {
-    struct ucx_link *link;
-    HASH_FIND(hh, ucx->links, &session, sizeof(session), link);
+    struct ucx_link *link = ucx->recent;
+    if (link == NULL || link->local_session != session) {
+        HASH_FIND(hh, ucx->links, &session, sizeof(session), link);
+        ucx->recent = link;
+    }
     return link;
 }
 
@@ -106,6 +109,7 @@ void ucx_disconnect(ferry_link_t *base)
     struct ucx *ucx = link->ucx;
     link->disconnected = true;
     HASH_DEL(ucx->links, link);
+    ucx->recent = NULL;
     ucx->ended[ucx->ended_next++ % UCX_ENDED_SESSIONS] = link->local_session;
     ucx_early_drop(ucx, link->local_session);
     ucx->protocol->withdraw(link);

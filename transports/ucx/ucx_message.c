@@ -85,10 +85,6 @@ static ucs_status_t message_arrived(void *argument, const void *header, size_t h
         early_keep(ucx, session, data, bytes);
         return UCS_OK;
     }
-    if (((uintptr_t)data & 7) != 0) {
-        memcpy(ucx->aligned, data, bytes);
-        data = ucx->aligned;
-    }
     ucx->events.message(ucx->events.context, &link->base, data, bytes);
     return UCS_OK;
 }
