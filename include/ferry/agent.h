@@ -87,7 +87,7 @@ FERRY_API ferry_status_t ferry_agent_unregister(ferry_agent_t *agent, const char
 
 /* Opens the transports, checks the map's own devices, publishes the name; serves from now on. Blocks at most
  * FERRY_CONNECT_TIMEOUT. FERRY_ERR_STATE (started already), FERRY_ERR_NAME_TAKEN, FERRY_ERR_NAMING,
- * FERRY_ERR_DEVICE_MAP, FERRY_ERR_TRANSPORT,
+ * FERRY_ERR_DEVICE_MAP, FERRY_ERR_CONFIG (no such transport), FERRY_ERR_TRANSPORT,
  * FERRY_ERR_FORKED, FERRY_ERR_SYSTEM. After a failure only shutdown and destroy are left. */
 FERRY_API ferry_status_t ferry_agent_start(ferry_agent_t *agent);
 

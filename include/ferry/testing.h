@@ -38,7 +38,7 @@ typedef struct {
 } ferry_testing_pair_t;
 
 FERRY_API ferry_testing_options_t ferry_testing_options(void);
-/* options NULL: every default (the inproc transport; FERRY_TRANSPORT=ucx in settings takes the other). Errors: those of ferry_agent_create() and ferry_agent_start(); nothing is left behind. */
+/* options NULL: every default (the inproc transport; FERRY_TRANSPORT in settings names another). Errors: those of ferry_agent_create() and ferry_agent_start(); nothing is left behind. */
 FERRY_API ferry_status_t ferry_testing_pair_create(const ferry_testing_options_t *options,
                                                    ferry_testing_pair_t *pair_out);
 /* Shuts both down without drain and destroys them. Zeros are taken. */

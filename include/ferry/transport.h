@@ -25,6 +25,8 @@ extern "C" {
 
 #define FERRY_TRANSPORT_ABI 1
 #define FERRY_TRANSPORT_ADDRESS_BYTES_MAX 3072
+#define FERRY_TRANSPORT_NAME_BYTES_MAX 31
+#define FERRY_TRANSPORT_IDENTITY_BYTES_MAX 127
 
 /* An open instance and a link: the transport embeds these as the first member of its own structs. */
 typedef struct ferry_transport {
@@ -75,7 +77,7 @@ typedef struct {
     ferry_transport_events_t events;
     const char *
         interface; /* network interface that links should use, "" or NULL: the transport's choice */
-    const char *protocol; /* how segments travel, where there is a choice; "" or NULL: default */
+    const char *protocol; /* FERRY_UCX_PROTOCOL, for ucx; others have no use for it */
     size_t message_bytes; /* the largest control message that will be sent */
 } ferry_transport_options_t;
 
@@ -95,7 +97,7 @@ typedef struct {
 typedef struct ferry_transport_ops {
     size_t struct_bytes;
     uint32_t abi;     /* FERRY_TRANSPORT_ABI */
-    const char *name; /* "inproc", "ucx" */
+    const char *name; /* "inproc", "ucx"; at most FERRY_TRANSPORT_NAME_BYTES_MAX, case is ignored */
 
     /* Errors: FERRY_ERR_TRANSPORT, FERRY_ERR_NO_MEMORY, FERRY_ERR_CONFIG (protocol, interface),
      * FERRY_ERR_FORKED. May block for milliseconds. */
@@ -106,7 +108,7 @@ typedef struct ferry_transport_ops {
 
     uint32_t (*capabilities)(const ferry_transport_t *transport);
     /* What must be equal at both ends for a link to be safe ("ucx 1.22 tag"); refused by name
-     * otherwise. Lives as long as the instance. */
+     * otherwise. At most FERRY_TRANSPORT_IDENTITY_BYTES_MAX; lives as long as the instance. */
     const char *(*identity)(const ferry_transport_t *transport);
     /* The instance's own address, opaque, at most FERRY_TRANSPORT_ADDRESS_BYTES_MAX; lives as long
      * as the instance. */
@@ -169,9 +171,13 @@ typedef struct ferry_transport_ops {
 } ferry_transport_ops_t;
 
 /* Adds a transport to this process, for FERRY_TRANSPORT=name; before the first agent that uses it.
- * The table is copied, the name must live on. FERRY_ERR_INVALID_ARGUMENT: a slot is missing or the
- * abi another. FERRY_ERR_NAME_TAKEN, FERRY_ERR_LIMIT. */
+ * The table is copied, the name must live on. FERRY_ERR_INVALID_ARGUMENT: a slot is missing, the
+ * abi another, or the name none. FERRY_ERR_NAME_TAKEN, FERRY_ERR_LIMIT. */
 FERRY_API ferry_status_t ferry_transport_register(const ferry_transport_ops_t *ops);
+
+/* Makes this the thread's last error and returns status: how a slot says why it fails. */
+FERRY_API ferry_status_t ferry_transport_raise(ferry_status_t status, const char *format, ...)
+    FERRY_PRINTF(2, 3);
 
 #ifdef __cplusplus
 }

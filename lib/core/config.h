@@ -10,7 +10,6 @@
 #include <ferry/log.h>
 
 enum config_progress { PROGRESS_ADAPTIVE, PROGRESS_SPIN, PROGRESS_SLEEP, PROGRESS_MANUAL };
-enum config_transport { TRANSPORT_AUTO, TRANSPORT_INPROC, TRANSPORT_UCX };
 enum config_full { FULL_WAIT, FULL_FAIL }; /* a full peer: ferry_call waits or fails */
 
 /* Typed values; times in nanoseconds (FERRY_FOREVER for "infinite"), sizes in bytes. Text is owned by the
@@ -45,9 +44,9 @@ struct config_values {
         pool_max; /* FERRY_POOL_MAX: with those added for waiting handlers; default 64, 1-4096 */
 
     /* transport */
-    enum config_transport transport; /* FERRY_TRANSPORT=auto|inproc|ucx */
-    const char *ucx_protocol;        /* FERRY_UCX_PROTOCOL: choice tag */
-    const char *paths;               /* FERRY_PATHS: "^own_ipc,^direct" */
+    const char *transport;    /* FERRY_TRANSPORT: auto or a transport's name */
+    const char *ucx_protocol; /* FERRY_UCX_PROTOCOL: choice tag */
+    const char *paths;        /* FERRY_PATHS: "^own_ipc,^direct" */
     int64_t
         chunk_bytes; /* FERRY_CHUNK: one transport operation on host memory; default 2 MiB, 64 KiB-64 MiB */
     int64_t chunk_window; /* FERRY_CHUNK_WINDOW: operations in flight per tensor; default 4, 1-64 */

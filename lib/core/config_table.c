@@ -62,8 +62,8 @@ const struct config_option CONFIG_OPTIONS[CONFIG_OPTION_COUNT] = {
      .text = "threads that run handlers, with those added for handlers that wait"},
 
     /* transport */
-    {"TRANSPORT", "auto", CHOICES("auto|inproc|ucx"), .kind = CONFIG_CHOICE,
-     .offset = FIELD(transport),
+    {"TRANSPORT", "auto", .kind = CONFIG_TEXT, .offset = FIELD(transport),
+     .unit = "name: auto, inproc, ucx, or one that the program registered",
      .text = "auto means inproc between agents of one process, ucx between processes"},
     {"UCX_PROTOCOL", "tag", CHOICES("tag"), .kind = CONFIG_WORD, .offset = FIELD(ucx_protocol),
      .text = "how tensor segments travel over UCX"},

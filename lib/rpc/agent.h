@@ -187,10 +187,11 @@ struct ferry_agent {
     struct hello_address address;
     struct agent_transport transports[AGENT_TRANSPORTS_MAX];
     size_t transport_count;
-    struct memory_pool *memory;        /* owned */
-    struct transfer_engine *transfers; /* owned; NULL before start */
-    struct thread_pool *pool;          /* owned; NULL before start */
-    struct wire_limits receive_limits; /* what this agent accepts */
+    const struct agent_transport *named; /* the only one to use, but to oneself; NULL: any */
+    struct memory_pool *memory;          /* owned */
+    struct transfer_engine *transfers;   /* owned; NULL before start */
+    struct thread_pool *pool;            /* owned; NULL before start */
+    struct wire_limits receive_limits;   /* what this agent accepts */
     DLDevice devices[DEVICE_LIST_MAX];
     size_t device_count;
 

@@ -14,6 +14,7 @@
 #define HELLO_DEVICES_MAX 256
 #define HELLO_TRANSPORTS_MAX 4
 #define HELLO_TEXT_BYTES 128
+#define HELLO_TRANSPORT_BYTES (FERRY_TRANSPORT_NAME_BYTES_MAX + 1)
 
 /* What the naming service stores for an agent. */
 struct hello_address {
@@ -32,8 +33,8 @@ ferry_status_t hello_address_unpack(const void *data, size_t bytes,
                                     struct hello_address *address_out);
 
 struct hello_transport {
-    char name[32];
-    char identity[HELLO_TEXT_BYTES];
+    char name[HELLO_TRANSPORT_BYTES];
+    char identity[FERRY_TRANSPORT_IDENTITY_BYTES_MAX + 1];
     uint8_t address[FERRY_TRANSPORT_ADDRESS_BYTES_MAX];
     size_t address_bytes;
     uint32_t capabilities;
@@ -57,7 +58,7 @@ struct hello {
     size_t device_count;
     struct hello_transport transports[HELLO_TRANSPORTS_MAX];
     size_t transport_count;
-    char chosen[32]; /* answer: transport */
+    char chosen[HELLO_TRANSPORT_BYTES]; /* answer: transport */
 };
 #define HELLO_BYTES_MAX (48 * 1024)
 

@@ -92,10 +92,11 @@ static ferry_status_t link_bound_handshake(struct link *link)
 
 /* ---- dialling ---- */
 
-/* An agent that is told to use UCX meets those of its own process as it meets others. */
+/* An agent that is told to use what reaches others meets those of its own process as it meets others. */
 static bool link_stays_inside(const struct ferry_agent *agent, const struct hello_address *address)
 {
-    return agent->values->transport != TRANSPORT_UCX &&
+    bool inproc = agent->named == NULL || agent->named == &agent->transports[0];
+    return inproc &&
            memcmp(address->process, agent->address.process, sizeof(address->process)) == 0;
 }
 

@@ -152,7 +152,8 @@ static ferry_status_t link_choose_transport(struct link *link, const struct hell
         struct agent_transport *transport = &agent->transports[i];
         const ferry_transport_ops_t *ops = transport->instance->ops;
         bool local = (transport->capabilities & FERRY_TRANSPORT_LOCAL) != 0;
-        if (local && (!same_process || agent->values->transport == TRANSPORT_UCX)) {
+        bool unwanted = agent->named != NULL && transport != agent->named;
+        if (unwanted || (local && !same_process)) {
             continue;
         }
         const char *identity = ops->identity(transport->instance);

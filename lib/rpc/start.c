@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -61,7 +62,11 @@ static ferry_status_t agent_open_transport(struct ferry_agent *agent, const char
 {
     const ferry_transport_ops_t *ops = transport_find(name);
     if (ops == NULL) {
-        return error_raise(FERRY_ERR_UNSUPPORTED, "this Ferry has no transport '%s'", name);
+        char names[512];
+        transport_names(names, sizeof(names));
+        return error_raise(FERRY_ERR_CONFIG,
+                           "FERRY_TRANSPORT: there is no transport '%s'; there are auto, %s", name,
+                           names);
     }
     ferry_transport_options_t options = {
         .struct_bytes = sizeof(options),
@@ -84,16 +89,20 @@ static ferry_status_t agent_open_transport(struct ferry_agent *agent, const char
     return status;
 }
 
-/* inproc always, for calls to oneself and within the process; ucx where a peer could be elsewhere. */
+/* inproc always, first: for calls to oneself, and within the process where no other is named; ucx where a peer could be elsewhere. */
 static ferry_status_t agent_open_transports(struct ferry_agent *agent)
 {
     ferry_status_t status = agent_open_transport(agent, "inproc");
-    enum config_transport wanted = agent->values->transport;
+    const char *wanted = agent->values->transport;
+    bool any = strcasecmp(wanted, "auto") == 0;
     bool elsewhere = strcmp(agent->naming_url, "inproc://") != 0;
-    if (status == FERRY_OK &&
-        (wanted == TRANSPORT_UCX || (wanted == TRANSPORT_AUTO && elsewhere))) {
+    if (status == FERRY_OK && any && elsewhere) {
         status = agent_open_transport(agent, "ucx");
+    } else if (status == FERRY_OK && !any && strcasecmp(wanted, "inproc") != 0) {
+        status = agent_open_transport(agent, wanted);
     }
+    agent->named =
+        any || status != FERRY_OK ? NULL : &agent->transports[agent->transport_count - 1];
     return status;
 }
 

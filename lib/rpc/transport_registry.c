@@ -1,7 +1,10 @@
 #include "rpc/transport_registry.h"
 
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/error.h"
 #include "transports/inproc/inproc.h"
@@ -50,13 +53,19 @@ static ferry_status_t always_busy(ferry_transport_t *transport)
     return FERRY_PENDING;
 }
 
+static bool is_name(const char *name)
+{
+    size_t bytes = name == NULL ? 0 : strlen(name);
+    return bytes > 0 && bytes <= FERRY_TRANSPORT_NAME_BYTES_MAX && strcasecmp(name, "auto") != 0;
+}
+
 static bool is_complete(const ferry_transport_ops_t *ops)
 {
-    return ops->name != NULL && ops->open != NULL && ops->close != NULL &&
-           ops->capabilities != NULL && ops->identity != NULL && ops->address != NULL &&
-           ops->connect != NULL && ops->disconnect != NULL && ops->send_message != NULL &&
-           ops->send != NULL && ops->receive != NULL && ops->decline != NULL &&
-           ops->progress != NULL && ops->wait_fd != NULL;
+    return ops->open != NULL && ops->close != NULL && ops->capabilities != NULL &&
+           ops->identity != NULL && ops->address != NULL && ops->connect != NULL &&
+           ops->disconnect != NULL && ops->send_message != NULL && ops->send != NULL &&
+           ops->receive != NULL && ops->decline != NULL && ops->progress != NULL &&
+           ops->wait_fd != NULL;
 }
 
 /* With the mutex. */
@@ -80,7 +89,7 @@ static const ferry_transport_ops_t *registry_find(const char *name)
         registry_add(&ucx_ops);
     }
     for (size_t i = 0; i < registry.count; i++) {
-        if (strcmp(registry.all[i].name, name) == 0) {
+        if (strcasecmp(registry.all[i].name, name) == 0) {
             return &registry.all[i];
         }
     }
@@ -93,6 +102,18 @@ const ferry_transport_ops_t *transport_find(const char *name)
     const ferry_transport_ops_t *ops = registry_find(name);
     pthread_mutex_unlock(&registry.mutex);
     return ops;
+}
+
+void transport_names(char *text, size_t capacity)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    pthread_mutex_lock(&registry.mutex);
+    for (size_t i = 0; i < registry.count && used < capacity; i++) {
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", i == 0 ? "" : ", ",
+                                 registry.all[i].name);
+    }
+    pthread_mutex_unlock(&registry.mutex);
 }
 
 ferry_status_t transport_open(const ferry_transport_ops_t *ops,
@@ -109,11 +130,12 @@ ferry_status_t transport_open(const ferry_transport_ops_t *ops,
 ferry_status_t ferry_transport_register(const ferry_transport_ops_t *ops)
 {
     if (ops == NULL || ops->struct_bytes < sizeof(*ops) || ops->abi != FERRY_TRANSPORT_ABI ||
-        !is_complete(ops)) {
+        !is_name(ops->name) || !is_complete(ops)) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
-                           "a transport needs struct_bytes %zu, abi %d and every slot but "
-                           "register_memory, unregister_memory, describe, pending and arm",
-                           sizeof(*ops), FERRY_TRANSPORT_ABI);
+                           "a transport needs struct_bytes %zu, abi %d, a name of 1 to %d bytes "
+                           "other than 'auto', and every slot but register_memory, "
+                           "unregister_memory, describe, pending and arm",
+                           sizeof(*ops), FERRY_TRANSPORT_ABI, FERRY_TRANSPORT_NAME_BYTES_MAX);
     }
     ferry_status_t status = FERRY_OK;
     pthread_mutex_lock(&registry.mutex);
@@ -126,4 +148,14 @@ ferry_status_t ferry_transport_register(const ferry_transport_ops_t *ops)
     }
     pthread_mutex_unlock(&registry.mutex);
     return status;
+}
+
+ferry_status_t ferry_transport_raise(ferry_status_t status, const char *format, ...)
+{
+    char text[ERROR_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    return error_raise(status, "%s", text);
 }

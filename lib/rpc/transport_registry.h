@@ -8,6 +8,9 @@
  * (nothing raised): no such transport. */
 const ferry_transport_ops_t *transport_find(const char *name);
 
+/* The names there are, as a list for people. */
+void transport_names(char *text, size_t capacity);
+
 /* ops->open(), for ops from transport_find(): the instance then leads to these, whose slots are
  * all filled. */
 ferry_status_t transport_open(const ferry_transport_ops_t *ops,

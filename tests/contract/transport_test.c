@@ -1,6 +1,7 @@
-/* Every transport through the same cases, UCX over what it chooses by itself and over tcp. */
+/* Every transport through the same cases, UCX over what it chooses by itself and over tcp, and the example of one from outside. */
 #include <criterion/criterion.h>
 
+#include "package/unix_transport.c"
 #include "support/transport_contract.h"
 
 #define EVERY_TRANSPORT(promise)                                                                   \
@@ -15,6 +16,11 @@
     Test(transport_contract, ucx_over_tcp_##promise)                                               \
     {                                                                                              \
         contract_##promise("ucx", "tcp,self");                                                     \
+    }                                                                                              \
+    Test(transport_contract, outside_##promise)                                                    \
+    {                                                                                              \
+        cr_assert_eq(ferry_transport_register(&unix_transport_ops), FERRY_OK);                     \
+        contract_##promise("unix", "");                                                            \
     }
 
 EVERY_TRANSPORT(describes_itself)

@@ -34,6 +34,7 @@ done
 LD_LIBRARY_PATH=${LD_LIBRARY_PATH#"$libdir"} expect_runs "$work/build/static_c"
 if [ -x "$work/build/testing_c" ]; then
     quietly "$work/build/testing_c"
+    quietly "$work/build/transport_c"
 fi
 
 if [ -x "$TEST_BUILD/bin/ferry_info" ]; then

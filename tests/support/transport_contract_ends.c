@@ -266,10 +266,10 @@ void contract_sleeps_and_wakes(const char *transport, const char *tls)
                       i % 2 == 0 ? bytes : bytes % 8000);
         int64_t deadline = clock_monotonic_ns() + INT64_C(20000000000);
         while (receive.done == 0 && sleeper->message_count == 0) {
+            sender->ops->progress(sender->transport);
             cr_assert(contract_party_sleep(sleeper, 20000),
                       "nothing wakes the receiver of %zu bytes", bytes);
             sleeper->ops->progress(sleeper->transport);
-            sender->ops->progress(sender->transport);
             cr_assert_lt(clock_monotonic_ns(), deadline);
         }
         contract_pair_await(&pair, &post);

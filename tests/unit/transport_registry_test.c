@@ -53,6 +53,7 @@ Test(transport_registry, finds_by_name)
     cr_assert_str_eq(transport_find("inproc")->name, "inproc");
     cr_assert_str_eq(transport_find("ucx")->name, "ucx");
     cr_assert_eq(transport_find("ucx"), transport_find("ucx"));
+    cr_assert_eq(transport_find("UCX"), transport_find("ucx"));
     cr_assert_null(transport_find("tcp"));
     cr_assert_null(transport_find(""));
 }
@@ -123,8 +124,11 @@ Test(transport_registry, refuses_incomplete_tables)
     ops = outside("another");
     ops.struct_bytes = sizeof ops - 1;
     expect_refused(&ops, FERRY_ERR_INVALID_ARGUMENT);
-    ops = outside(NULL);
-    expect_refused(&ops, FERRY_ERR_INVALID_ARGUMENT);
+    const char *const bad_names[] = {NULL, "", "auto", "a-name-of-thirty-two-characters-"};
+    for (size_t i = 0; i < sizeof bad_names / sizeof *bad_names; i++) {
+        ops = outside(bad_names[i]);
+        expect_refused(&ops, FERRY_ERR_INVALID_ARGUMENT);
+    }
     ops = outside("another");
     ops.decline = NULL;
     expect_refused(&ops, FERRY_ERR_INVALID_ARGUMENT);
