@@ -218,11 +218,12 @@ struct ferry_agent {
     bool standby_long;              /* for so long that it must be woken when the waiter leaves */
     uint32_t busy_arms;             /* times in a row that a transport would not be armed */
     uint32_t progress_calls;
-    int64_t step_ns;       /* when the present step saw its first message; 0: not yet */
-    bool prepared;         /* manual: prepare_wait() came since the last progress */
-    atomic_int waiting;    /* how many there are in `waiters`; written under the lock, as `waits` */
-    atomic_uint waits;     /* how many there have been */
-    atomic_int contenders; /* threads that wait for the lock */
+    int64_t step_ns;    /* when the present step saw its first message; 0: not yet */
+    bool prepared;      /* manual: prepare_wait() came since the last progress */
+    atomic_int waiting; /* how many there are in `waiters`; written under the lock, as `waits` */
+    atomic_uint waits;  /* how many there have been */
+    unsigned waits_at_call; /* as many at the last call that had to be kicked for */
+    atomic_int contenders;  /* threads that wait for the lock */
     atomic_bool stop_requested;
     atomic_bool thread_quit;
     pthread_t thread; /* the engine's own */

@@ -533,7 +533,7 @@ static ferry_status_t call_launch(struct ferry_future *future, struct link *link
         call_try_complete(future); /* the link may have failed meanwhile */
         future_unref(future);
     } else {
-        engine_kick(agent);
+        engine_kick_for_call(agent);
     }
     return FERRY_OK;
 }

@@ -196,6 +196,17 @@ void engine_kick(struct ferry_agent *agent)
     }
 }
 
+void engine_kick_for_call(struct ferry_agent *agent)
+{
+    unsigned waits = atomic_load_explicit(&agent->waits, memory_order_relaxed);
+    bool standby = agent->standby && !agent->standby_long && agent->sleeping == NULL;
+    bool awaited = standby && waits != agent->waits_at_call;
+    agent->waits_at_call = waits;
+    if (!awaited) {
+        engine_kick(agent);
+    }
+}
+
 /* ---- sleeping ---- */
 
 static bool transports_arm(struct ferry_agent *agent)

@@ -25,6 +25,10 @@ ferry_status_t engine_wait_locked(struct ferry_agent *agent, bool (*ready)(void 
 void engine_changed(struct ferry_agent *agent);
 /* Under the lock: work was posted that needs progress; wakes whoever sleeps on the descriptors. */
 void engine_kick(struct ferry_agent *agent);
+/* The same for a call that is not sent yet. A thread that has waited since the call before is taken
+ * to wait for this one, too, and spared the system call; where it does not, the agent's own thread
+ * looks within about a millisecond. */
+void engine_kick_for_call(struct ferry_agent *agent);
 
 /* Under the lock: nobody drives any more; a blocked thread or the agent's own takes over. */
 void engine_hand_over(struct ferry_agent *agent);
