@@ -13,12 +13,16 @@
 
 struct perf_control;
 
+#define PERF_THREADS_MAX 64
+#define PERF_PATH_BYTES 320
+
 /* What both ends know of the tests that they run: the client's command line, sent to the server. */
 struct perf_options {
     DLDevice memory[2]; /* of the client's and of the server's end */
     uint32_t window;    /* operations in flight in *_bw, *_bidir and *_rate; 1 or more */
     uint32_t threads;   /* client threads (rpc_* only) */
-    bool validate;      /* fill with fresh random data and compare every message, untimed */
+    bool validate;      /* fill with fresh random data and compare every message; such runs come
+                         * before the timed ones, which have this false */
     bool pool;          /* rpc_*: the method runs in the thread pool, not inline */
     uint32_t tensors;   /* rpc_*: tensors a call, that share the bytes; 1 or more */
 };
@@ -36,7 +40,16 @@ struct perf_samples {
     size_t count, capacity;
     uint64_t operations; /* completed in elapsed_ns; every test */
     uint64_t elapsed_ns;
-    uint64_t thread_operations[64]; /* per client thread, where options.threads > 1 */
+    uint64_t thread_operations[PERF_THREADS_MAX]; /* per client thread, where threads > 1 */
+    uint32_t window;            /* that was kept, where it is not the one asked for; 0: that one */
+    char path[PERF_PATH_BYTES]; /* how the payload travelled, where the test knows; "" */
+};
+
+/* What a raw test must have measured to be set against a test of ours. */
+enum perf_against {
+    PERF_SAME = 0,    /* the same size, one way or in a window as ours */
+    PERF_REPLY_EMPTY, /* ours is a round trip: there with the bytes, back with 8 */
+    PERF_REPLY_SAME,  /* ours is a round trip: there and back with the bytes */
 };
 
 /* Every slot is called in both ends at about the same time. A failure is raised as in libferry
@@ -45,9 +58,12 @@ struct perf_samples {
 struct perf_test {
     const char *name; /* "raw_tag_lat" */
     const char *text; /* one line of help */
-    const char *raw;  /* the test that --ratio sets it against; NULL: none */
-    const char *unit; /* "us" (latency), "MB/s" (bandwidth) or "msg/s" (rate) */
-    bool sized;       /* takes sizes; otherwise it moves no payload */
+    const char *raw;  /* the test that --ratio sets it against, '*' for FERRY_UCX_PROTOCOL's word
+                       * ("raw_*_lat"); NULL: none */
+    enum perf_against against;
+    const char *unit;   /* "us" (latency), "MB/s" (bandwidth) or "msg/s" (rate) */
+    bool sized;         /* takes sizes; otherwise it moves no payload */
+    size_t usual_bytes; /* where no -s is given */
     ferry_status_t (*open)(struct perf_end *end, void **state_out);
     /* Buffers for operations of that many bytes, touched once; replaces those before. */
     ferry_status_t (*prepare)(void *state, size_t bytes);
@@ -68,6 +84,8 @@ ferry_status_t perf_exchange(struct perf_control *control, const void *mine, siz
 ferry_status_t perf_barrier(struct perf_control *control);
 /* For loops that poll: whether the other end is gone or gave up; one system call, so ask seldom. */
 bool perf_control_lost(struct perf_control *control);
+/* The server's numeric address, as the client reaches it. */
+const char *perf_control_host(const struct perf_control *control);
 int64_t perf_now_ns(void);
 
 /* memory.c: a buffer in any memory that Ferry knows ("cpu", "cuda:0", "sim:0"). */
