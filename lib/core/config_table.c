@@ -65,7 +65,7 @@ const struct config_option CONFIG_OPTIONS[CONFIG_OPTION_COUNT] = {
     {"TRANSPORT", "auto", .kind = CONFIG_TEXT, .offset = FIELD(transport),
      .unit = "name: auto, inproc, ucx, or one that the program registered",
      .text = "auto means inproc between agents of one process, ucx between processes"},
-    {"UCX_PROTOCOL", "tag", CHOICES("tag"), .kind = CONFIG_WORD, .offset = FIELD(ucx_protocol),
+    {"UCX_PROTOCOL", "tag", CHOICES("tag|am"), .kind = CONFIG_WORD, .offset = FIELD(ucx_protocol),
      .text = "how tensor segments travel over UCX"},
     {"PATHS", "", .unit = "list: ^own_ipc|^direct", .choices = "own_ipc|direct",
      .kind = CONFIG_PATHS, .offset = FIELD(paths),

@@ -171,7 +171,7 @@ static ferry_status_t link_choose_transport(struct link *link, const struct hell
     }
     return error_raise(FERRY_ERR_INCOMPATIBLE,
                        "%s and %s have no transport in common: %s has %s, %s has %s; both need the "
-                       "same FERRY_TRANSPORT and the same UCX version",
+                       "same FERRY_TRANSPORT, FERRY_UCX_PROTOCOL and UCX version",
                        hello->name, agent->name, hello->name,
                        theirs[0] == '\0' ? "none that reaches here" : theirs, agent->name,
                        mine[0] == '\0' ? "none that reaches there" : mine);

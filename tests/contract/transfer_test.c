@@ -7,12 +7,12 @@
 #include <ferry/error.h>
 
 #include "core/error.h"
-#include "rpc/transport_registry.h"
 #include "support/transfer_bench.h"
+#include "support/wire.h"
 
 #define CHUNK (64 << 10)
 
-static struct wire {
+static struct {
     const ferry_transport_ops_t *ops;
     ferry_transport_t *instances[2];
     int links_down;
@@ -50,13 +50,14 @@ static unsigned wire_progress(struct bench *bench)
 
 static void wire_init(struct bench *bench, const char *name)
 {
-    wire.ops = transport_find(name);
+    struct wire found = wire_find(name);
+    wire.ops = found.ops;
     cr_assert_not_null(wire.ops);
     ferry_transport_options_t options = {
         .struct_bytes = sizeof options,
         .events = {.message = on_message, .link_down = on_link_down},
         .interface = "",
-        .protocol = "",
+        .protocol = found.protocol,
         .message_bytes = 8192,
     };
     for (int i = 0; i < 2; i++) {
@@ -149,9 +150,14 @@ Test(transfer_contract, inproc_moves_everything)
     move_everything("inproc");
 }
 
-Test(transfer_contract, ucx_moves_everything)
+Test(transfer_contract, ucx_tag_moves_everything)
 {
-    move_everything("ucx");
+    move_everything("ucx:tag");
+}
+
+Test(transfer_contract, ucx_am_moves_everything)
+{
+    move_everything("ucx:am");
 }
 
 static void free_senders(const char *name)
@@ -188,9 +194,14 @@ Test(transfer_contract, inproc_frees_the_sender_of_what_nobody_takes)
     free_senders("inproc");
 }
 
-Test(transfer_contract, ucx_frees_the_sender_of_what_nobody_takes)
+Test(transfer_contract, ucx_tag_frees_the_sender_of_what_nobody_takes)
 {
-    free_senders("ucx");
+    free_senders("ucx:tag");
+}
+
+Test(transfer_contract, ucx_am_frees_the_sender_of_what_nobody_takes)
+{
+    free_senders("ucx:am");
 }
 
 /* What is left of a block is poisoned once it is given back, so a late write shows. */
@@ -222,7 +233,12 @@ Test(transfer_contract, inproc_loses_links)
     lose_links("inproc");
 }
 
-Test(transfer_contract, ucx_loses_links)
+Test(transfer_contract, ucx_tag_loses_links)
 {
-    lose_links("ucx");
+    lose_links("ucx:tag");
+}
+
+Test(transfer_contract, ucx_am_loses_links)
+{
+    lose_links("ucx:am");
 }

@@ -62,7 +62,7 @@ static void join(struct contract_party *party, int socket, uint32_t local, uint3
     party->link = contract_party_connect_to(party, theirs, bytes, local, remote);
 }
 
-static struct peer peer_start(peer_fn play, const char *tls)
+static struct peer peer_start(peer_fn play, const char *transport, const char *tls)
 {
     int sockets[2];
 #ifdef __SANITIZE_ADDRESS__
@@ -81,7 +81,7 @@ static struct peer peer_start(peer_fn play, const char *tls)
         close(sockets[0]);
         char start;
         socket_get(sockets[1], &start, 1);
-        contract_party_open(&party, "ucx");
+        contract_party_open(&party, transport);
         join(&party, sockets[1], 22, 11);
         play(&party, sockets[1]);
         contract_party_close(&party);
@@ -157,11 +157,11 @@ static void exchange_as_peer(struct contract_party *party, int socket)
     say_when_done(party, socket);
 }
 
-static void two_processes(const char *tls)
+static void two_processes(const char *transport, const char *tls)
 {
     struct contract_party party;
-    struct peer peer = peer_start(exchange_as_peer, tls);
-    contract_party_open(&party, "ucx");
+    struct peer peer = peer_start(exchange_as_peer, transport, tls);
+    contract_party_open(&party, transport);
     peer_join(&party, &peer);
     exchange_all(&party, 0, 1000);
     say_when_done(&party, peer.socket);
@@ -171,14 +171,24 @@ static void two_processes(const char *tls)
               status);
 }
 
-Test(transport_processes, exchange, .timeout = 100)
+Test(transport_processes, ucx_tag_exchange, .timeout = 100)
 {
-    two_processes("");
+    two_processes("ucx:tag", "");
 }
 
-Test(transport_processes, exchange_over_tcp, .timeout = 100)
+Test(transport_processes, ucx_am_exchange, .timeout = 100)
 {
-    two_processes("tcp,self");
+    two_processes("ucx:am", "");
+}
+
+Test(transport_processes, ucx_tag_exchange_over_tcp, .timeout = 100)
+{
+    two_processes("ucx:tag", "tcp,self");
+}
+
+Test(transport_processes, ucx_am_exchange_over_tcp, .timeout = 100)
+{
+    two_processes("ucx:am", "tcp,self");
 }
 
 /* Sends what it never lives to finish: says how far it is, and works on until it is killed. */
@@ -242,29 +252,39 @@ static void survive(struct contract_party *party, const struct peer *peer, int s
     free(parts);
 }
 
-static void peers_are_killed(const char *tls)
+static void peers_are_killed(const char *transport, const char *tls)
 {
     static const int steps[PEERS] = {0, 3, 20, 60, 300, 2000};
     struct contract_party party;
     struct peer peers[PEERS];
     for (int i = 0; i < PEERS; i++) {
-        peers[i] = peer_start(send_until_killed, tls);
+        peers[i] = peer_start(send_until_killed, transport, tls);
     }
-    contract_party_open(&party, "ucx");
+    contract_party_open(&party, transport);
     for (int i = 0; i < PEERS; i++) {
         survive(&party, &peers[i], steps[i]);
     }
     contract_party_close(&party);
 }
 
-Test(transport_processes, killed_peers, .timeout = 100)
+Test(transport_processes, ucx_tag_killed_peers, .timeout = 100)
 {
-    peers_are_killed("");
+    peers_are_killed("ucx:tag", "");
 }
 
-Test(transport_processes, killed_peers_over_tcp, .timeout = 100)
+Test(transport_processes, ucx_am_killed_peers, .timeout = 100)
 {
-    peers_are_killed("tcp,self");
+    peers_are_killed("ucx:am", "");
+}
+
+Test(transport_processes, ucx_tag_killed_peers_over_tcp, .timeout = 100)
+{
+    peers_are_killed("ucx:tag", "tcp,self");
+}
+
+Test(transport_processes, ucx_am_killed_peers_over_tcp, .timeout = 100)
+{
+    peers_are_killed("ucx:am", "tcp,self");
 }
 
 Test(transport_processes, a_forked_child_is_told_so)

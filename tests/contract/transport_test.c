@@ -1,22 +1,27 @@
-/* Every transport through the same cases, UCX over what it chooses by itself and over tcp, and the example of one from outside. */
+/* Every transport through the same cases: UCX with each of its protocols, over what it chooses by
+ * itself and over tcp, and the example of one from outside. */
 #include <criterion/criterion.h>
 
 #include "package/unix_transport.c"
 #include "support/transport_contract.h"
+
+#define UCX_PROTOCOL(protocol, promise)                                                            \
+    Test(transport_contract, ucx_##protocol##_##promise)                                           \
+    {                                                                                              \
+        contract_##promise("ucx:" #protocol, "");                                                  \
+    }                                                                                              \
+    Test(transport_contract, ucx_##protocol##_over_tcp_##promise)                                  \
+    {                                                                                              \
+        contract_##promise("ucx:" #protocol, "tcp,self");                                          \
+    }
 
 #define EVERY_TRANSPORT(promise)                                                                   \
     Test(transport_contract, inproc_##promise)                                                     \
     {                                                                                              \
         contract_##promise("inproc", "");                                                          \
     }                                                                                              \
-    Test(transport_contract, ucx_##promise)                                                        \
-    {                                                                                              \
-        contract_##promise("ucx", "");                                                             \
-    }                                                                                              \
-    Test(transport_contract, ucx_over_tcp_##promise)                                               \
-    {                                                                                              \
-        contract_##promise("ucx", "tcp,self");                                                     \
-    }                                                                                              \
+    UCX_PROTOCOL(tag, promise)                                                                     \
+    UCX_PROTOCOL(am, promise)                                                                      \
     Test(transport_contract, outside_##promise)                                                    \
     {                                                                                              \
         cr_assert_eq(ferry_transport_register(&unix_transport_ops), FERRY_OK);                     \

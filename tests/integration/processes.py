@@ -145,6 +145,25 @@ def versions():
     end([mine, other, third])
 
 
+def protocols():
+    """Tensors travel by any protocol of UCX; peers whose protocols differ are refused with the words that say so."""
+    naming = f"file://{folder()}"
+    group = [Peer(f"{name}{copy}", FERRY_NAMING=naming, FERRY_UCX_PROTOCOL=name) for name in ("tag", "am") for copy in (1, 2)]
+    for peer in group:
+        peer.started()
+    for caller in group:
+        for callee in group:
+            answer = caller.ask(f"call {callee.name} 5000000")
+            if caller.name[:-1] == callee.name[:-1]:
+                expect_words(answer, "ok")
+            else:
+                expect_words(answer, "FERRY_ERR_INCOMPATIBLE", callee.name, " tag", " am", "FERRY_UCX_PROTOCOL")
+    end(group)
+    wrong = Peer("wrong", FERRY_NAMING=naming, FERRY_UCX_PROTOCOL="rma")
+    expect_words(wrong.says(), "failed FERRY_ERR_CONFIG", "FERRY_UCX_PROTOCOL", "'rma'", "tag", "am")
+    expect(wrong.process.wait(30) == 1, "it ended as if it had started")
+
+
 over_file()
 first_calls_cross()
 over_tcp()
@@ -152,4 +171,5 @@ over_env()
 a_name_is_free_again()
 driven_in_every_way()
 versions()
+protocols()
 leave(0)

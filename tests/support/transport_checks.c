@@ -505,10 +505,10 @@ const char *transport_check_name(size_t check)
     return checks[check].name;
 }
 
-void transport_check_run(size_t check, const ferry_transport_ops_t *ops, bool threaded)
+void transport_check_run(size_t check, const struct wire *wire, bool threaded)
 {
     struct ends ends;
-    ends_open(&ends, ops, threaded);
+    ends_open(&ends, wire, threaded);
     if (checks[check].linked) {
         ends_connect(&ends);
     }

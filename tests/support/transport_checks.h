@@ -7,7 +7,7 @@
 size_t transport_check_count(void);
 const char *transport_check_name(size_t check);
 /* threaded: each instance in the hands of its own thread, as agents have it. Without it the test's thread drives both. */
-void transport_check_run(size_t check, const ferry_transport_ops_t *ops, bool threaded);
+void transport_check_run(size_t check, const struct wire *wire, bool threaded);
 
 /* Those about links that end, in transport_checks_end.c. */
 void check_posted_receives_end(struct ends *ends);

@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "rpc/transport_registry.h"
+#include "support/wire.h"
 
 #define DEADLINE_NS INT64_C(30000000000)
 #define QUIET_ROUNDS 2000 /* of progress() without an event, until nothing more is expected */
@@ -35,13 +36,14 @@ static void on_link_down(void *context, ferry_link_t *link, ferry_status_t statu
 
 void contract_party_open(struct contract_party *party, const char *transport)
 {
-    *party = (struct contract_party){.ops = transport_find(transport)};
+    struct wire wire = wire_find(transport);
+    *party = (struct contract_party){.ops = wire.ops};
     cr_assert_not_null(party->ops, "there is no transport '%s'", transport);
     ferry_transport_options_t options = {
         .struct_bytes = sizeof options,
         .events = {.context = party, .message = on_message, .link_down = on_link_down},
         .interface = "",
-        .protocol = "",
+        .protocol = wire.protocol,
         .message_bytes = CONTRACT_MESSAGE_BYTES,
     };
     ferry_status_t status = transport_open(party->ops, &options, &party->transport);

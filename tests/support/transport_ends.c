@@ -142,18 +142,18 @@ static void *end_main(void *argument)
     return NULL;
 }
 
-void end_open(struct end *end, const ferry_transport_ops_t *ops, bool threaded)
+void end_open(struct end *end, const struct wire *wire, bool threaded)
 {
-    *end = (struct end){.ops = ops, .driven = threaded};
+    *end = (struct end){.ops = wire->ops, .driven = threaded};
     ferry_transport_options_t options = {
         .struct_bytes = sizeof(options),
         .events = {.context = end, .message = on_message, .link_down = on_link_down},
         .interface = "",
-        .protocol = "",
+        .protocol = wire->protocol,
         .message_bytes = ENDS_MESSAGE_BYTES,
     };
     pthread_mutex_init(&end->mutex, NULL);
-    TEST_CHECK(ops->open(&options, &end->instance) == FERRY_OK);
+    TEST_CHECK(wire->ops->open(&options, &end->instance) == FERRY_OK);
     TEST_CHECK(end->instance != NULL && end->instance->ops != NULL);
     end->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TEST_CHECK(end->kick >= 0);
@@ -253,11 +253,11 @@ void end_disconnect(struct end *end)
 
 /* ---- both ends ---- */
 
-void ends_open(struct ends *ends, const ferry_transport_ops_t *ops, bool threaded)
+void ends_open(struct ends *ends, const struct wire *wire, bool threaded)
 {
     *ends = (struct ends){.next_session = 0x7fff1000};
-    end_open(&ends->end[0], ops, threaded);
-    end_open(&ends->end[1], ops, threaded);
+    end_open(&ends->end[0], wire, threaded);
+    end_open(&ends->end[1], wire, threaded);
 }
 
 void ends_connect(struct ends *ends)
@@ -273,9 +273,9 @@ void ends_connect(struct ends *ends)
     }
 }
 
-void ends_connected(struct ends *ends, const ferry_transport_ops_t *ops, bool threaded)
+void ends_connected(struct ends *ends, const struct wire *wire, bool threaded)
 {
-    ends_open(ends, ops, threaded);
+    ends_open(ends, wire, threaded);
     ends_connect(ends);
 }
 

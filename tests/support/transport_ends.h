@@ -12,6 +12,7 @@
 #include <ferry/transport.h>
 
 #include "support/pair.h"
+#include "support/wire.h"
 
 #define ENDS_MESSAGE_BYTES 8192
 
@@ -57,7 +58,7 @@ struct post {
 
 enum post_kind { POST_MESSAGE, POST_SEND, POST_RECEIVE, POST_DECLINE };
 
-void end_open(struct end *end, const ferry_transport_ops_t *ops, bool threaded);
+void end_open(struct end *end, const struct wire *wire, bool threaded);
 /* Waits until nothing is pending; the link must be disconnected. */
 void end_close(struct end *end);
 /* Links the end to the address under these sessions. */
@@ -70,9 +71,9 @@ size_t end_pending(struct end *end);
 size_t end_message_count(struct end *end);
 void end_forget_messages(struct end *end);
 
-void ends_open(struct ends *ends, const ferry_transport_ops_t *ops, bool threaded);
+void ends_open(struct ends *ends, const struct wire *wire, bool threaded);
 void ends_connect(struct ends *ends); /* with new sessions */
-void ends_connected(struct ends *ends, const ferry_transport_ops_t *ops, bool threaded);
+void ends_connected(struct ends *ends, const struct wire *wire, bool threaded);
 void ends_close(struct ends *ends); /* disconnects first */
 /* One step of whoever waits; stops the process when the same wait lasts a minute. */
 void ends_step(struct ends *ends);

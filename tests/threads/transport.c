@@ -1,13 +1,12 @@
-/* The transports' promises with a thread for each instance, as agents have them, and with one thread for both. A plain program: what two
- * agents' threads share inside inproc is for the thread sanitizer to see. UCX is not built with it,
- * so
- * its turn is without. Arguments pick a transport, a check, and one thread. */
+/* The transports' promises with a thread for each instance, as agents have them, and with one
+ * thread for both. A plain program: what two agents' threads share inside inproc is for the thread
+ * sanitizer to see. UCX is not built with it, so its turn is without. Arguments pick a transport, a
+ * check, and one thread. */
 #include <stdlib.h>
 #include <string.h>
 
 #include <ferry/log.h>
 
-#include "rpc/transport_registry.h"
 #include "support/transport_checks.h"
 
 static void run_all(const char *name, const char *tls, const char *only, bool threaded)
@@ -15,10 +14,22 @@ static void run_all(const char *name, const char *tls, const char *only, bool th
     if (tls != NULL) {
         setenv("UCX_TLS", tls, 1);
     }
+    struct wire wire = wire_find(name);
     for (size_t check = 0; check < transport_check_count(); check++) {
         if (only == NULL || (size_t)atoi(only) == check) {
-            transport_check_run(check, transport_find(name), threaded);
+            transport_check_run(check, &wire, threaded);
         }
+    }
+}
+
+static void run_ucx(const char *name)
+{
+    const char *version = getenv("TEST_UCX_VERSION");
+    unsetenv("UCX_TLS");
+    run_all(name, NULL, NULL, true);
+    if (version == NULL || strncmp(version, "1.13", 4) != 0) {
+        run_all(name, "tcp,self", NULL, true); /* 1.13 may crash when peers go there */
+        run_all(name, "tcp,self", NULL, false);
     }
 }
 
@@ -33,12 +44,8 @@ int main(int argc, char **argv)
     run_all("inproc", NULL, NULL, true);
     if (sanitizer == NULL || strstr(sanitizer, "thread") == NULL) {
         run_all("inproc", NULL, NULL, false);
-        run_all("ucx", NULL, NULL, true);
-        const char *version = getenv("TEST_UCX_VERSION");
-        if (version == NULL || strncmp(version, "1.13", 4) != 0) {
-            run_all("ucx", "tcp,self", NULL, true); /* 1.13 may crash when peers go there */
-            run_all("ucx", "tcp,self", NULL, false);
-        }
+        run_ucx("ucx:tag");
+        run_ucx("ucx:am");
     }
     return 0;
 }

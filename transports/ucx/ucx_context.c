@@ -15,12 +15,6 @@
 
 #define DEVICES_BYTES 256
 
-/* Segments above this go by rendezvous. UCX would send those up to some 50 KB eagerly, in several
- * packets; but a receive that got the first of them and never gets the last cannot be ended,
- * neither by cancelling it nor by closing the endpoint (1.22). One packet holds a segment of this
- * size over tcp, shared memory and RC. */
-#define RENDEZVOUS_BYTES "8000"
-
 /* The RDMA devices that share the network interface: "rxe0:1,". */
 static void devices_of_interface(const char *interface, char *text, size_t capacity)
 {
@@ -66,7 +60,7 @@ static void configure(ucp_config_t *config, const char *name, const char *value)
  * itself listens on. */
 static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
 {
-    char name[64], devices[DEVICES_BYTES];
+    char name[64], devices[DEVICES_BYTES], threshold[16];
     ferry_status_t status = interface_name(interface == NULL ? "" : interface, name, sizeof(name));
     if (status != FERRY_OK) {
         return status;
@@ -78,7 +72,8 @@ static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
         configure(config, "MM_ERROR_HANDLING", "y");
     }
     configure(config, "NET_DEVICES", devices);
-    configure(config, "RNDV_THRESH", RENDEZVOUS_BYTES);
+    snprintf(threshold, sizeof(threshold), "%d", UCX_EAGER_BYTES);
+    configure(config, "RNDV_THRESH", threshold);
     return FERRY_OK;
 }
 

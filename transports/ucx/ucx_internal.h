@@ -12,16 +12,30 @@
 #define UCX_ENDED_SESSIONS 16
 #define UCX_MESSAGE_BYTES_MAX 8192 /* of a control message: UCX sends it eagerly */
 
-/* The id under which control messages travel as active messages. */
-#define UCX_MESSAGE_ID 0xf
+/* Segments above this go by rendezvous. UCX would send those up to some 50 KB eagerly, in several
+ * packets; but a receive that got the first of them and never gets the last cannot be ended,
+ * neither by cancelling it nor by closing the endpoint (1.22). One packet holds a segment of this
+ * size over tcp, shared memory and RC. */
+#define UCX_EAGER_BYTES 8000
+
+/* The ids under which active messages travel. */
+#define UCX_MESSAGE_ID 0xf /* control messages */
+#define UCX_SEGMENT_ID 0xe /* segments of the protocol am */
+
+/* A segment's name: at the receiver, by the session that it receives under. */
+struct ucx_segment {
+    uint32_t session;
+    uint32_t number;
+};
 
 enum ucx_kind { UCX_MESSAGE, UCX_SEND, UCX_RECEIVE, UCX_DECLINE };
 
 /* What a posted operation keeps in ferry_operation_t.reserved while the transport has it. */
 struct ucx_operation {
-    struct ucx_link *link; /* whose it is; of tag: NULL while it is being posted */
+    struct ucx_link *link; /* whose it is */
     uint8_t kind;          /* enum ucx_kind */
-    bool arrived;          /* tag: a receive that ended while it was posted; with this status */
+    bool starting;         /* a receive that is being handed to UCX */
+    bool arrived;          /* it ended while it was; with this status */
     int8_t status;
     size_t bytes; /* that a segment has, or should have */
     union {
@@ -29,7 +43,9 @@ struct ucx_operation {
             void *request;                      /* UCX's */
             ferry_operation_t *previous, *next; /* in the link's list of receives */
         } tag;
-        uint64_t header; /* a message's session number; UCX reads it until completion */
+        /* What goes before an active message's data; UCX reads it until completion. */
+        uint64_t message;           /* the session's number */
+        struct ucx_segment segment; /* am: the segment's name */
     };
 };
 
@@ -43,6 +59,8 @@ struct ucx_link {
     void *closing;               /* the endpoint's close request, or NULL */
     size_t posted;               /* operations that are accepted and not completed */
     ferry_operation_t *receives; /* tag: list of those that wait for a segment */
+    size_t receiving;            /* am: rendezvous receives that UCX has */
+    struct ucx_half *waiting;    /* am: list of those that wait for their turn */
     struct ucx_link *next;       /* ucx->leaving */
     UT_hash_handle hh;           /* by local_session */
 };
@@ -52,6 +70,21 @@ struct ucx_early_message {
     uint32_t session;
     size_t bytes;
     uint64_t data[];
+};
+
+/* What waits for its other half: a posted receive for its segment, or a segment for its receive. */
+struct ucx_half {
+    struct ucx_half_key {
+        uint64_t session, number;
+    } key;
+    ferry_operation_t *operation; /* borrowed: the receive or decline; NULL: none was posted yet */
+    ferry_memory_t memory;        /* the receive's */
+    bool arrived;                 /* the segment did */
+    bool rendezvous;
+    void *data; /* UCX's descriptor or the bytes; owned */
+    size_t bytes;
+    struct ucx_half *prev, *next; /* link->waiting, or the spare ones */
+    UT_hash_handle hh;
 };
 
 struct ucx {
@@ -75,6 +108,10 @@ struct ucx {
     unsigned happened;               /* during the present progress() */
     struct ucx_early_message *early; /* owned, oldest first: of sessions that have no link yet */
     size_t early_count;
+    struct ucx_half *halves;           /* am: owned, hash by key */
+    struct ucx_half *spare;            /* owned: list of unused ones */
+    size_t arrivals;                   /* segments that wait for a receive */
+    bool receive_releases;             /* am: UCX lets go of eager data that it has received */
     bool early_due;                    /* a link was made since they were last looked at */
     int64_t ended[UCX_ENDED_SESSIONS]; /* sessions that are over; -1: none */
     unsigned ended_next;
@@ -96,15 +133,15 @@ struct ucx_protocol {
                               ferry_operation_t *operation);
     ferry_status_t (*decline)(struct ucx_link *link, uint32_t segment, size_t bytes,
                               ferry_operation_t *operation);
-    /* Takes back what UCX does not have yet, and drops what came and nobody took: before the link's
-     * endpoint closes. */
+    /* Takes back what UCX does not have yet: before the link's endpoint closes. */
     void (*withdraw)(struct ucx_link *link);
-    /* Drops what came for a session that is over, and for any. */
+    /* Drops what came for a session that is over, whose endpoint is closed, and for any. */
     void (*drain)(struct ucx *ucx, uint32_t session);
     void (*drain_all)(struct ucx *ucx);
 };
 
-extern const struct ucx_protocol ucx_tag;
+extern const struct ucx_protocol ucx_tag; /* ucx_tag.c */
+extern const struct ucx_protocol ucx_am;  /* ucx_am.c */
 
 static inline struct ucx_operation *ucx_operation(ferry_operation_t *operation)
 {
@@ -148,7 +185,23 @@ struct ucx_link *ucx_link_find(struct ucx *ucx, uint32_t session);
 /* Whether that session was a link's not long ago. */
 bool ucx_session_ended(const struct ucx *ucx, uint32_t session);
 
+/* ucx_halves.c: what waits for its other half. Without the table nothing is kept. */
+ferry_status_t ucx_halves_open(struct ucx *ucx);
+void ucx_halves_close(struct ucx *ucx);
+struct ucx_half *ucx_half_find(struct ucx *ucx, struct ucx_segment segment);
+/* A new one, with nothing but its name. FERRY_ERR_NO_MEMORY. */
+ferry_status_t ucx_half_add(struct ucx *ucx, struct ucx_segment segment,
+                            struct ucx_half **half_out);
+/* Takes it out of the table; it stays whole until ucx_half_free(). */
+void ucx_half_remove(struct ucx *ucx, struct ucx_half *half);
+void ucx_half_free(struct ucx *ucx, struct ucx_half *half);
+/* The first after `half`, or of all where that is NULL, that belongs to the session. */
+struct ucx_half *ucx_half_next(struct ucx *ucx, uint32_t session, struct ucx_half *half);
+
 /* ucx_message.c: control messages, as eager active messages. */
+/* Has active messages of that id given to `arrived`, whole, with `flags` of UCX's beside. */
+ferry_status_t ucx_listen(struct ucx *ucx, unsigned id, uint32_t flags,
+                          ucp_am_recv_callback_t arrived);
 ferry_status_t ucx_message_listen(struct ucx *ucx);
 /* Gives links what came before them. */
 void ucx_early_deliver(struct ucx *ucx);

@@ -89,18 +89,24 @@ static ucs_status_t message_arrived(void *argument, const void *header, size_t h
     return UCS_OK;
 }
 
-ferry_status_t ucx_message_listen(struct ucx *ucx)
+ferry_status_t ucx_listen(struct ucx *ucx, unsigned id, uint32_t flags,
+                          ucp_am_recv_callback_t arrived)
 {
     ucp_am_handler_param_t params = {
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-        .id = UCX_MESSAGE_ID,
-        .flags = UCP_AM_FLAG_WHOLE_MSG,
-        .cb = message_arrived,
+        .id = id,
+        .flags = UCP_AM_FLAG_WHOLE_MSG | flags,
+        .cb = arrived,
         .arg = ucx,
     };
     ucs_status_t status = ucp_worker_set_am_recv_handler(ucx->worker, &params);
     return status == UCS_OK ? FERRY_OK : ucx_raise(status, "listening for active messages");
+}
+
+ferry_status_t ucx_message_listen(struct ucx *ucx)
+{
+    return ucx_listen(ucx, UCX_MESSAGE_ID, 0, message_arrived);
 }
 
 static void message_sent(void *request, ucs_status_t status, void *argument)
@@ -121,7 +127,7 @@ ferry_status_t ucx_send_message(ferry_link_t *base, const void *data, size_t byt
                            bytes, link->ucx->message_bytes);
     }
     /* The header is read until completion, so it lies in the operation. */
-    uint64_t *header = &ucx_operation(operation)->header;
+    uint64_t *header = &ucx_operation(operation)->message;
     *header = link->remote_session;
     ucp_request_param_t params = {
         .op_attr_mask =

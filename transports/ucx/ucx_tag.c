@@ -58,7 +58,7 @@ static void segment_received(void *request, ucs_status_t status, const ucp_tag_r
     struct ucx_operation *posted = ucx_operation(argument);
     size_t bytes = status != UCS_OK ? 0 : info->length;
     ucp_request_free(request);
-    if (posted->link == NULL) {
+    if (posted->starting) {
         posted->arrived = true;
         posted->status = (int8_t)status;
         posted->bytes = bytes;
@@ -107,12 +107,13 @@ static ferry_status_t receive_by(struct ucx_link *link, uint32_t segment,
         .user_data = operation,
     };
     struct ucx_operation *posted = ucx_operation(operation);
-    posted->link = NULL;
+    posted->starting = true;
     posted->arrived = false;
     ucx_memory_set(&params, ucx_memory_type(memory->device), memory->handle);
     ucs_status_ptr_t request =
         ucp_tag_recv_nbx(link->ucx->worker, memory->data, memory->bytes,
                          tag_of(link->local_session, segment), WHOLE_TAG, &params);
+    posted->starting = false;
     if (!posted->arrived && !UCS_PTR_IS_ERR(request)) {
         ucx_posted(link, operation, kind, wanted);
         posted->tag.request = request;
