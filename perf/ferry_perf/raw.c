@@ -1,4 +1,214 @@
-/* UCX alone, as a program that is written by hand uses it. */
-#include "ferry_perf/perf.h"
+#include "ferry_perf/raw.h"
 
-const struct perf_test perf_raw_tests[] = {{.name = NULL}};
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/config.h"
+#include "transports/ucx/ucx_internal.h"
+
+#define CLOSE_ROUNDS 100000 /* of progress, for an endpoint that is being closed */
+
+void raw_sent(void *request, ucs_status_t status, void *argument)
+{
+    struct flow *flow = argument;
+    ucp_request_free(request);
+    if (status != UCS_OK) {
+        flow_break(flow, ucx_status(status), ucs_status_string(status));
+        return;
+    }
+    flow->sent++;
+}
+
+void raw_received(struct raw *raw, void *request, ucs_status_t status)
+{
+    if (request != NULL) {
+        ucp_request_free(request);
+    }
+    if (status != UCS_OK) {
+        flow_break(&raw->flow, ucx_status(status), ucs_status_string(status));
+        return;
+    }
+    raw->flow.received++;
+}
+
+ferry_status_t raw_refused(ucs_status_t status, const char *what)
+{
+    return ucx_raise(status, what);
+}
+
+static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
+{
+    (void)endpoint;
+    flow_break(argument, ucx_status(status), ucs_status_string(status));
+}
+
+/* ---- opening and closing ---- */
+
+static ferry_status_t check_memory(struct raw *raw)
+{
+    DLDevice device = raw->flow.end->options->memory[raw->flow.end->client ? 0 : 1];
+    ucp_context_attr_t attributes = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    ucs_status_t result = ucp_context_query(raw->context, &attributes);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "asking UCX what memory it knows");
+    }
+    raw->type = ucx_memory_type(device);
+    if (raw->type == UCS_MEMORY_TYPE_LAST || (attributes.memory_types & UCS_BIT(raw->type)) == 0) {
+        return error_raise(FERRY_ERR_UNSUPPORTED,
+                           "this UCX cannot take memory of DLPack device type %d",
+                           (int)device.device_type);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status_t connect_endpoint(struct raw *raw, const void *address)
+{
+    ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .address = address,
+        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {.cb = endpoint_failed, .arg = &raw->flow},
+    };
+    ucs_status_t result = ucp_ep_create(raw->worker, &params, &raw->endpoint);
+    return result == UCS_OK ? FERRY_OK : ucx_raise(result, "creating a UCX endpoint");
+}
+
+static ferry_status_t meet(struct raw *raw)
+{
+    unsigned char theirs[FLOW_ADDRESS_BYTES_MAX];
+    char identity[64];
+    unsigned major, minor, release;
+    ucp_address_t *address;
+    size_t bytes;
+    ucs_status_t result = ucp_worker_get_address(raw->worker, &address, &bytes);
+    if (result != UCS_OK) {
+        return ucx_raise(result, "asking a UCX worker for its address");
+    }
+    ucp_get_version(&major, &minor, &release);
+    snprintf(identity, sizeof(identity), "ucx %u.%u %s", major, minor, raw->protocol->name);
+    ferry_status_t status =
+        flow_meet(&raw->flow, identity, address, bytes, theirs, sizeof(theirs), &bytes);
+    ucp_worker_release_address(raw->worker, address);
+    return status == FERRY_OK ? connect_endpoint(raw, theirs) : status;
+}
+
+static void raw_close(void *state)
+{
+    struct raw *raw = state;
+    if (raw->endpoint != NULL) {
+        ucp_request_param_t params = {
+            .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+            .flags = UCP_EP_CLOSE_FLAG_FORCE,
+        };
+        ucs_status_ptr_t request = ucp_ep_close_nbx(raw->endpoint, &params);
+        if (UCS_PTR_IS_PTR(request)) {
+            for (int i = 0; i < CLOSE_ROUNDS && ucp_request_check_status(request) == UCS_INPROGRESS;
+                 i++) {
+                ucp_worker_progress(raw->worker);
+            }
+            ucp_request_free(request);
+        }
+    }
+    if (raw->worker != NULL) {
+        ucp_worker_destroy(raw->worker);
+    }
+    if (raw->context != NULL) {
+        ucp_cleanup(raw->context);
+    }
+    flow_finish(&raw->flow);
+    free(raw);
+}
+
+static ferry_status_t raw_open(struct perf_end *end, const struct raw_protocol *protocol,
+                               void **state_out)
+{
+    struct raw *raw = calloc(1, sizeof(*raw));
+    if (raw == NULL) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a test of UCX");
+    }
+    flow_init(&raw->flow, end);
+    raw->protocol = protocol;
+    ucx_tame();
+    ferry_status_t status =
+        ucx_context_create(config_process()->interface,
+                           protocol->features | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, &raw->context);
+    if (status == FERRY_OK) {
+        status = check_memory(raw);
+    }
+    if (status == FERRY_OK) {
+        status = ucx_worker_create(raw->context, &raw->worker);
+    }
+    if (status == FERRY_OK) {
+        status = protocol->open(raw);
+    }
+    if (status == FERRY_OK) {
+        status = meet(raw);
+    }
+    if (status == FERRY_OK) {
+        status = flow_greet(&raw->flow, protocol->ping_pong);
+    }
+    if (status != FERRY_OK) {
+        raw_close(raw);
+        return status;
+    }
+    *state_out = raw;
+    return FERRY_OK;
+}
+
+static ferry_status_t raw_tag_open(struct perf_end *end, void **state_out)
+{
+    return raw_open(end, &raw_tag, state_out);
+}
+
+static ferry_status_t raw_am_open(struct perf_end *end, void **state_out)
+{
+    return raw_open(end, &raw_am, state_out);
+}
+
+static ferry_status_t raw_stream_open(struct perf_end *end, void **state_out)
+{
+    return raw_open(end, &raw_stream, state_out);
+}
+
+/* ---- running ---- */
+
+static ferry_status_t raw_prepare(void *state, size_t bytes)
+{
+    struct raw *raw = state;
+    if (bytes == 0 && raw->protocol == &raw_stream) {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT,
+                           "a stream has no messages of 0 bytes: the smallest size is 1");
+    }
+    return flow_prepare(&raw->flow, bytes);
+}
+
+static ferry_status_t raw_latency(void *state, uint64_t operations, struct perf_samples *samples)
+{
+    struct raw *raw = state;
+    return flow_run(&raw->flow, raw->protocol->ping_pong, true, operations, samples);
+}
+
+static ferry_status_t raw_bandwidth(void *state, uint64_t operations, struct perf_samples *samples)
+{
+    struct raw *raw = state;
+    return flow_run(&raw->flow, raw->protocol->one_way, false, operations, samples);
+}
+
+#define LATENCY(protocol)                                                                          \
+    {                                                                                              \
+        .name = "raw_" #protocol "_lat", .text = "UCX alone: one way, half a ping-pong",           \
+        .unit = "us", .sized = true, .usual_bytes = 8, .open = raw_##protocol##_open,              \
+        .prepare = raw_prepare, .run = raw_latency, .close = raw_close,                            \
+    }
+#define BANDWIDTH(protocol)                                                                        \
+    {                                                                                              \
+        .name = "raw_" #protocol "_bw", .text = "UCX alone: one way, -O in flight",                \
+        .unit = "MB/s", .sized = true, .usual_bytes = 1 << 20, .open = raw_##protocol##_open,      \
+        .prepare = raw_prepare, .run = raw_bandwidth, .close = raw_close,                          \
+    }
+
+const struct perf_test perf_raw_tests[] = {
+    LATENCY(tag),    BANDWIDTH(tag),    LATENCY(am),    BANDWIDTH(am),
+    LATENCY(stream), BANDWIDTH(stream), {.name = NULL},
+};

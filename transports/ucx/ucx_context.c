@@ -77,7 +77,8 @@ static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
     return FERRY_OK;
 }
 
-static ferry_status_t context_create(struct ucx *ucx, const char *interface)
+ferry_status_t ucx_context_create(const char *interface, uint64_t features,
+                                  ucp_context_h *context_out)
 {
     ucp_config_t *config;
     ucs_status_t result = ucp_config_read(NULL, NULL, &config);
@@ -88,10 +89,10 @@ static ferry_status_t context_create(struct ucx *ucx, const char *interface)
     if (status == FERRY_OK) {
         ucp_params_t params = {
             .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
-            .features = ucx->protocol->features | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+            .features = features,
             .mt_workers_shared = 0,
         };
-        result = ucp_init_version(API_MAJOR, API_MINOR, &params, config, &ucx->context);
+        result = ucp_init_version(API_MAJOR, API_MINOR, &params, config, context_out);
         status = result == UCS_OK ? FERRY_OK : ucx_raise(result, "opening UCX");
     }
     ucp_config_release(config);
@@ -145,17 +146,23 @@ static ferry_status_t address_take(struct ucx *ucx)
     return status;
 }
 
-static ferry_status_t worker_create(struct ucx *ucx)
+ferry_status_t ucx_worker_create(ucp_context_h context, ucp_worker_h *worker_out)
 {
     ucp_worker_params_t params = {
         .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
         .thread_mode = UCS_THREAD_MODE_SERIALIZED,
     };
-    ucs_status_t result = ucp_worker_create(ucx->context, &params, &ucx->worker);
-    if (result != UCS_OK) {
-        return ucx_raise(result, "creating a UCX worker");
+    ucs_status_t result = ucp_worker_create(context, &params, worker_out);
+    return result == UCS_OK ? FERRY_OK : ucx_raise(result, "creating a UCX worker");
+}
+
+static ferry_status_t worker_take(struct ucx *ucx)
+{
+    ferry_status_t status = ucx_worker_create(ucx->context, &ucx->worker);
+    if (status != FERRY_OK) {
+        return status;
     }
-    result = ucp_worker_get_efd(ucx->worker, &ucx->wait_fd);
+    ucs_status_t result = ucp_worker_get_efd(ucx->worker, &ucx->wait_fd);
     if (result != UCS_OK) {
         return ucx_raise(result, "asking a UCX worker for its descriptor");
     }
@@ -187,12 +194,13 @@ ferry_status_t ucx_context_open(struct ucx *ucx, const ferry_transport_options_t
 {
     struct ucx_descriptors before;
     ucx_descriptors_note(&before);
-    ferry_status_t status = context_create(ucx, options->interface);
+    uint64_t features = ucx->protocol->features | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    ferry_status_t status = ucx_context_create(options->interface, features, &ucx->context);
     if (status == FERRY_OK) {
         status = query(ucx);
     }
     if (status == FERRY_OK) {
-        status = worker_create(ucx);
+        status = worker_take(ucx);
     }
     ucx_descriptors_mark_new(&before);
     return status;

@@ -164,7 +164,11 @@ void ucx_descriptors_mark_new(const struct ucx_descriptors *before);
 void ucx_descriptors_expect(struct ucx *ucx);
 void ucx_descriptors_sweep(struct ucx *ucx);
 
-/* ucx_context.c: UCX's configuration, context and worker. */
+/* ucx_context.c: UCX's configuration, context and worker. The first two are for ferry_perf, too: its
+ * tests of UCX alone run with what the transport asks of UCX. */
+ferry_status_t ucx_context_create(const char *interface, uint64_t features,
+                                  ucp_context_h *context_out);
+ferry_status_t ucx_worker_create(ucp_context_h context, ucp_worker_h *worker_out);
 ferry_status_t ucx_context_open(struct ucx *ucx, const ferry_transport_options_t *options);
 void ucx_context_close(struct ucx *ucx);
 /* UCX believes whatever address it is given. The address proper, or NULL: not one of
