@@ -72,6 +72,10 @@ struct perf_test {
     void (*close)(void *state);
 };
 
+/* The first columns of -v, by which perf/plot finds them; perf/peers writes these alone. latency_us
+ * and mb_per_s (1e6 bytes) are empty where a test is not about them. */
+#define PERF_CSV_COLUMNS "test,bytes,operations,latency_us,mb_per_s,per_s"
+
 /* The tests, by file; each list ends with a test whose name is NULL. */
 extern const struct perf_test perf_rpc_tests[];       /* rpc.c: the whole library */
 extern const struct perf_test perf_transport_tests[]; /* transport.c: Ferry's transport contract */
