@@ -126,7 +126,8 @@ FLOW_LOOP flow_pong(struct flow *flow, const struct flow_layer *layer, uint64_t 
     return status;
 }
 
-/* Keeps a window of operations in flight: `post` of what is complete at `count`. */
+/* Keeps a window of operations in flight: `post` of what is complete at `count`, which may run ahead
+ * of the posts where messages come unasked. */
 FLOW_LOOP flow_window(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
                       const uint64_t *count, const ferry_memory_t *memory,
                       ferry_status_t (*post)(struct flow *flow, const ferry_memory_t *memory))
@@ -134,7 +135,7 @@ FLOW_LOOP flow_window(struct flow *flow, const struct flow_layer *layer, uint64_
     const uint64_t first = *count, window = flow->end->options->window;
     ferry_status_t status = FERRY_OK;
     for (uint64_t posted = 0; status == FERRY_OK && posted < operations;) {
-        while (status == FERRY_OK && posted < operations && posted - (*count - first) < window) {
+        while (status == FERRY_OK && posted < operations && posted < *count - first + window) {
             status = post(flow, memory);
             posted++;
         }
