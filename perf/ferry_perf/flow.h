@@ -21,6 +21,7 @@ struct flow {
     ferry_memory_t outgoing, incoming; /* the buffers, as a layer takes them */
     ferry_memory_t token;              /* one byte of the host: ends a one-way flow */
     uint64_t sent, received;           /* completed */
+    uint64_t sent_due, received_due;   /* of the loops that are over; a message may come early */
     uint64_t patterns;                 /* messages that were filled for validation */
     bool broken;
     struct error_record error; /* why, when broken */
@@ -80,7 +81,6 @@ FLOW_LOOP flow_until(struct flow *flow, const struct flow_layer *layer, const ui
 FLOW_LOOP flow_ping(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
                     struct perf_samples *samples)
 {
-    uint64_t sent = flow->sent, received = flow->received;
     int64_t start_ns = perf_now_ns(), last_ns = start_ns;
     for (uint64_t i = 0; i < operations; i++) {
         ferry_status_t status = layer->send(flow, &flow->outgoing);
@@ -88,10 +88,10 @@ FLOW_LOOP flow_ping(struct flow *flow, const struct flow_layer *layer, uint64_t 
             status = layer->receive(flow, &flow->incoming);
         }
         if (status == FERRY_OK) {
-            status = flow_until(flow, layer, &flow->received, ++received);
+            status = flow_until(flow, layer, &flow->received, ++flow->received_due);
         }
         if (status == FERRY_OK) {
-            status = flow_until(flow, layer, &flow->sent, ++sent);
+            status = flow_until(flow, layer, &flow->sent, ++flow->sent_due);
         }
         if (status != FERRY_OK) {
             return status;
@@ -109,10 +109,9 @@ FLOW_LOOP flow_ping(struct flow *flow, const struct flow_layer *layer, uint64_t 
 
 FLOW_LOOP flow_pong(struct flow *flow, const struct flow_layer *layer, uint64_t operations)
 {
-    uint64_t sent = flow->sent, received = flow->received;
     ferry_status_t status = operations == 0 ? FERRY_OK : layer->receive(flow, &flow->incoming);
     for (uint64_t i = 0; status == FERRY_OK && i < operations; i++) {
-        status = flow_until(flow, layer, &flow->received, ++received);
+        status = flow_until(flow, layer, &flow->received, ++flow->received_due);
         if (status == FERRY_OK) {
             status = layer->send(flow, &flow->outgoing);
         }
@@ -120,7 +119,7 @@ FLOW_LOOP flow_pong(struct flow *flow, const struct flow_layer *layer, uint64_t 
             status = layer->receive(flow, &flow->incoming);
         }
         if (status == FERRY_OK) {
-            status = flow_until(flow, layer, &flow->sent, ++sent);
+            status = flow_until(flow, layer, &flow->sent, ++flow->sent_due);
         }
     }
     return status;
@@ -129,10 +128,11 @@ FLOW_LOOP flow_pong(struct flow *flow, const struct flow_layer *layer, uint64_t 
 /* Keeps a window of operations in flight: `post` of what is complete at `count`, which may run ahead
  * of the posts where messages come unasked. */
 FLOW_LOOP flow_window(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
-                      const uint64_t *count, const ferry_memory_t *memory,
+                      const uint64_t *count, uint64_t *due, const ferry_memory_t *memory,
                       ferry_status_t (*post)(struct flow *flow, const ferry_memory_t *memory))
 {
-    const uint64_t first = *count, window = flow->end->options->window;
+    const uint64_t first = *due, window = flow->end->options->window;
+    *due += operations;
     ferry_status_t status = FERRY_OK;
     for (uint64_t posted = 0; status == FERRY_OK && posted < operations;) {
         while (status == FERRY_OK && posted < operations && posted < *count - first + window) {
@@ -143,21 +143,21 @@ FLOW_LOOP flow_window(struct flow *flow, const struct flow_layer *layer, uint64_
             status = flow_until(flow, layer, count, first + posted - window + 1);
         }
     }
-    return status == FERRY_OK ? flow_until(flow, layer, count, first + operations) : status;
+    return status == FERRY_OK ? flow_until(flow, layer, count, *due) : status;
 }
 
 /* Until the other end says that it has everything. */
 FLOW_LOOP flow_pour(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
                     struct perf_samples *samples)
 {
-    uint64_t received = flow->received;
     int64_t start_ns = perf_now_ns();
     ferry_status_t status = layer->receive(flow, &flow->token);
     if (status == FERRY_OK) {
-        status = flow_window(flow, layer, operations, &flow->sent, &flow->outgoing, layer->send);
+        status = flow_window(flow, layer, operations, &flow->sent, &flow->sent_due, &flow->outgoing,
+                             layer->send);
     }
     if (status == FERRY_OK) {
-        status = flow_until(flow, layer, &flow->received, received + 1);
+        status = flow_until(flow, layer, &flow->received, ++flow->received_due);
     }
     if (status == FERRY_OK) {
         samples->operations += operations;
@@ -168,13 +168,12 @@ FLOW_LOOP flow_pour(struct flow *flow, const struct flow_layer *layer, uint64_t 
 
 FLOW_LOOP flow_sink(struct flow *flow, const struct flow_layer *layer, uint64_t operations)
 {
-    uint64_t sent = flow->sent;
-    ferry_status_t status =
-        flow_window(flow, layer, operations, &flow->received, &flow->incoming, layer->receive);
+    ferry_status_t status = flow_window(flow, layer, operations, &flow->received,
+                                        &flow->received_due, &flow->incoming, layer->receive);
     if (status == FERRY_OK) {
         status = layer->send(flow, &flow->token);
     }
-    return status == FERRY_OK ? flow_until(flow, layer, &flow->sent, sent + 1) : status;
+    return status == FERRY_OK ? flow_until(flow, layer, &flow->sent, ++flow->sent_due) : status;
 }
 
 FLOW_LOOP flow_ping_pong(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
