@@ -1,3 +1,4 @@
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +41,19 @@ static const char *bytes_print(char text[32], uint64_t bytes)
     return text;
 }
 
+/* Every segment is chosen for and few are asked about: without room for it no text is made. */
+FERRY_PRINTF(3, 4)
+static void reason_print(char *reason, size_t reason_bytes, const char *format, ...)
+{
+    if (reason_bytes == 0) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, reason_bytes, format, arguments);
+    va_end(arguments);
+}
+
 static enum transfer_path device_choose(const struct transfer_engine *engine, bool takes,
                                         const char *kind, uint64_t bytes, uint64_t operation_bytes,
                                         char *reason, size_t reason_bytes)
@@ -48,29 +62,30 @@ static enum transfer_path device_choose(const struct transfer_engine *engine, bo
     if (!takes || engine->no_direct) {
         const char *why = takes ? "FERRY_PATHS excludes direct" : "the transport takes host memory";
         if (engine->no_staged) {
-            snprintf(reason, reason_bytes, "%s and FERRY_PATHS excludes staged", why);
+            reason_print(reason, reason_bytes, "%s and FERRY_PATHS excludes staged", why);
             return TRANSFER_NONE;
         }
-        snprintf(reason, reason_bytes, "%s%s", why, takes ? "" : " only");
+        reason_print(reason, reason_bytes, "%s%s", why, takes ? "" : " only");
         return TRANSFER_STAGED;
     }
     if (engine->no_staged) {
-        snprintf(reason, reason_bytes, "the transport takes %s memory; FERRY_PATHS excludes staged",
-                 kind);
+        reason_print(reason, reason_bytes,
+                     "the transport takes %s memory; FERRY_PATHS excludes staged", kind);
         return TRANSFER_DIRECT;
     }
     if (bytes >= engine->direct_min_bytes) {
-        snprintf(reason, reason_bytes, "the transport takes %s memory; %s >= FERRY_DIRECT_MIN",
-                 kind, bytes_print(size, bytes));
+        reason_print(reason, reason_bytes, "the transport takes %s memory; %s >= FERRY_DIRECT_MIN",
+                     kind, bytes_print(size, bytes));
         return TRANSFER_DIRECT;
     }
     if (operation_bytes > engine->chunk_bytes) {
-        snprintf(reason, reason_bytes,
-                 "the transport takes %s memory; the peer's operations of %s exceed FERRY_CHUNK",
-                 kind, bytes_print(size, operation_bytes));
+        reason_print(
+            reason, reason_bytes,
+            "the transport takes %s memory; the peer's operations of %s exceed FERRY_CHUNK", kind,
+            bytes_print(size, operation_bytes));
         return TRANSFER_DIRECT;
     }
-    snprintf(reason, reason_bytes, "%s < FERRY_DIRECT_MIN", bytes_print(size, bytes));
+    reason_print(reason, reason_bytes, "%s < FERRY_DIRECT_MIN", bytes_print(size, bytes));
     return TRANSFER_STAGED;
 }
 
@@ -80,16 +95,16 @@ enum transfer_path transfer_choose(const struct transfer_engine *engine, uint32_
 {
     device = device_normal(device);
     if (bytes == 0) {
-        snprintf(reason, reason_bytes, "no bytes");
+        reason_print(reason, reason_bytes, "no bytes");
         return TRANSFER_NONE;
     }
     if (device.device_type == kDLCPU) {
-        snprintf(reason, reason_bytes, "host memory");
+        reason_print(reason, reason_bytes, "host memory");
         return TRANSFER_HOST;
     }
     const ferry_device_backend_t *backend = device_backend(device.device_type);
     if (backend != NULL && backend->host_readable) {
-        snprintf(reason, reason_bytes, "the host can read %s memory", backend->kind);
+        reason_print(reason, reason_bytes, "the host can read %s memory", backend->kind);
         return TRANSFER_HOST;
     }
     const char *kind = device_kind_name(device.device_type);
@@ -101,10 +116,8 @@ enum transfer_path transfer_choose(const struct transfer_engine *engine, uint32_
 uint64_t transfer_operation_bytes(const struct transfer_engine *engine, uint32_t link_capabilities,
                                   DLDevice source, uint64_t bytes, uint64_t peer_operation_bytes)
 {
-    char reason[128];
     uint64_t bound = engine->chunk_bytes;
-    if (transfer_choose(engine, link_capabilities, source, bytes, 0, reason, sizeof reason) ==
-        TRANSFER_DIRECT) {
+    if (transfer_choose(engine, link_capabilities, source, bytes, 0, NULL, 0) == TRANSFER_DIRECT) {
         bound = UINT64_MAX;
     }
     if (peer_operation_bytes != 0 && peer_operation_bytes < bound) {
@@ -121,11 +134,10 @@ uint64_t transfer_operation_count(uint64_t bytes, uint64_t operation_bytes)
 uint64_t transfer_receive_bound(const struct transfer_engine *engine, uint32_t link_capabilities)
 {
     DLDevice devices[DEVICE_LIST_MAX];
-    char reason[128];
     size_t count = device_list(devices);
     for (size_t i = 0; i < count; i++) {
-        if (transfer_choose(engine, link_capabilities, devices[i], UINT64_MAX, UINT64_MAX, reason,
-                            sizeof reason) == TRANSFER_STAGED) {
+        if (transfer_choose(engine, link_capabilities, devices[i], UINT64_MAX, UINT64_MAX, NULL,
+                            0) == TRANSFER_STAGED) {
             return engine->chunk_bytes;
         }
     }
