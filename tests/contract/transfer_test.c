@@ -160,6 +160,11 @@ Test(transfer_contract, ucx_am_moves_everything)
     move_everything("ucx:am");
 }
 
+Test(transfer_contract, ucx_stream_moves_everything)
+{
+    move_everything("ucx:stream");
+}
+
 static void free_senders(const char *name)
 {
     struct bench bench;
@@ -204,6 +209,11 @@ Test(transfer_contract, ucx_am_frees_the_sender_of_what_nobody_takes)
     free_senders("ucx:am");
 }
 
+Test(transfer_contract, ucx_stream_frees_the_sender_of_what_nobody_takes)
+{
+    free_senders("ucx:stream");
+}
+
 /* What is left of a block is poisoned once it is given back, so a late write shows. */
 static void lose_links(const char *name)
 {
@@ -241,4 +251,9 @@ Test(transfer_contract, ucx_tag_loses_links)
 Test(transfer_contract, ucx_am_loses_links)
 {
     lose_links("ucx:am");
+}
+
+Test(transfer_contract, ucx_stream_loses_links)
+{
+    lose_links("ucx:stream");
 }

@@ -181,6 +181,11 @@ Test(transport_processes, ucx_am_exchange, .timeout = 100)
     two_processes("ucx:am", "");
 }
 
+Test(transport_processes, ucx_stream_exchange, .timeout = 100)
+{
+    two_processes("ucx:stream", "");
+}
+
 Test(transport_processes, ucx_tag_exchange_over_tcp, .timeout = 100)
 {
     two_processes("ucx:tag", "tcp,self");
@@ -189,6 +194,11 @@ Test(transport_processes, ucx_tag_exchange_over_tcp, .timeout = 100)
 Test(transport_processes, ucx_am_exchange_over_tcp, .timeout = 100)
 {
     two_processes("ucx:am", "tcp,self");
+}
+
+Test(transport_processes, ucx_stream_exchange_over_tcp, .timeout = 100)
+{
+    two_processes("ucx:stream", "tcp,self");
 }
 
 /* Sends what it never lives to finish: says how far it is, and works on until it is killed. */
@@ -277,6 +287,11 @@ Test(transport_processes, ucx_am_killed_peers, .timeout = 100)
     peers_are_killed("ucx:am", "");
 }
 
+Test(transport_processes, ucx_stream_killed_peers, .timeout = 100)
+{
+    peers_are_killed("ucx:stream", "");
+}
+
 Test(transport_processes, ucx_tag_killed_peers_over_tcp, .timeout = 100)
 {
     peers_are_killed("ucx:tag", "tcp,self");
@@ -285,6 +300,11 @@ Test(transport_processes, ucx_tag_killed_peers_over_tcp, .timeout = 100)
 Test(transport_processes, ucx_am_killed_peers_over_tcp, .timeout = 100)
 {
     peers_are_killed("ucx:am", "tcp,self");
+}
+
+Test(transport_processes, ucx_stream_killed_peers_over_tcp, .timeout = 100)
+{
+    peers_are_killed("ucx:stream", "tcp,self");
 }
 
 Test(transport_processes, a_forked_child_is_told_so)

@@ -21,6 +21,7 @@
         contract_##promise("inproc", "");                                                          \
     }                                                                                              \
     UCX_PROTOCOL(tag, promise)                                                                     \
+    UCX_PROTOCOL(stream, promise)                                                                  \
     UCX_PROTOCOL(am, promise)                                                                      \
     Test(transport_contract, outside_##promise)                                                    \
     {                                                                                              \

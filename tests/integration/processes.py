@@ -148,7 +148,7 @@ def versions():
 def protocols():
     """Tensors travel by any protocol of UCX; peers whose protocols differ are refused with the words that say so."""
     naming = f"file://{folder()}"
-    group = [Peer(f"{name}{copy}", FERRY_NAMING=naming, FERRY_UCX_PROTOCOL=name) for name in ("tag", "am") for copy in (1, 2)]
+    group = [Peer(f"{name}{copy}", FERRY_NAMING=naming, FERRY_UCX_PROTOCOL=name) for name in ("tag", "stream", "am") for copy in (1, 2)]
     for peer in group:
         peer.started()
     for caller in group:
@@ -157,7 +157,8 @@ def protocols():
             if caller.name[:-1] == callee.name[:-1]:
                 expect_words(answer, "ok")
             else:
-                expect_words(answer, "FERRY_ERR_INCOMPATIBLE", callee.name, " tag", " am", "FERRY_UCX_PROTOCOL")
+                expect_words(answer, "FERRY_ERR_INCOMPATIBLE", callee.name, f" {caller.name[:-1]}", f" {callee.name[:-1]}",
+                             "FERRY_UCX_PROTOCOL")
     end(group)
     wrong = Peer("wrong", FERRY_NAMING=naming, FERRY_UCX_PROTOCOL="rma")
     expect_words(wrong.says(), "failed FERRY_ERR_CONFIG", "FERRY_UCX_PROTOCOL", "'rma'", "tag", "am")

@@ -45,6 +45,7 @@ int main(int argc, char **argv)
     if (sanitizer == NULL || strstr(sanitizer, "thread") == NULL) {
         run_all("inproc", NULL, NULL, false);
         run_ucx("ucx:tag");
+        run_ucx("ucx:stream");
         run_ucx("ucx:am");
     }
     return 0;

@@ -39,7 +39,7 @@ static ferry_status_t ucx_check_fork(void)
                        (int)expected, (int)self);
 }
 
-static const struct ucx_protocol *const protocols[] = {&ucx_tag, &ucx_am};
+static const struct ucx_protocol *const protocols[] = {&ucx_tag, &ucx_stream, &ucx_am};
 
 #define PROTOCOL_COUNT (sizeof(protocols) / sizeof(protocols[0]))
 
@@ -62,7 +62,8 @@ static ferry_status_t ucx_open(const ferry_transport_options_t *options,
 {
     const struct ucx_protocol *protocol = protocol_find(options->protocol);
     if (protocol == NULL) {
-        return error_raise(FERRY_ERR_CONFIG, "UCX protocol '%s' is not known; there are tag and am",
+        return error_raise(FERRY_ERR_CONFIG,
+                           "UCX protocol '%s' is not known; there are tag, stream and am",
                            options->protocol);
     }
     ferry_status_t status = ucx_check_fork();

@@ -11,9 +11,17 @@
  * last entry and would have to make it anew for each segment. */
 #define NO_SESSION UINT64_MAX
 
-static struct ucx_half_key key_of(struct ucx_segment segment)
+#define SENT (UINT64_C(1) << 32)
+
+static struct ucx_half_key key_of(struct ucx_segment segment, bool sent)
 {
-    return (struct ucx_half_key){.session = segment.session, .number = segment.number};
+    return (struct ucx_half_key){.session = segment.session,
+                                 .number = segment.number | (sent ? SENT : 0)};
+}
+
+bool ucx_half_sent(const struct ucx_half *half)
+{
+    return (half->key.number & SENT) != 0;
 }
 
 static ferry_status_t half_add(struct ucx *ucx, struct ucx_half_key key, struct ucx_half **half_out)
@@ -37,14 +45,15 @@ static ferry_status_t half_add(struct ucx *ucx, struct ucx_half_key key, struct 
     return error_raise(FERRY_ERR_NO_MEMORY, "no memory to match segments with their receives");
 }
 
-ferry_status_t ucx_half_add(struct ucx *ucx, struct ucx_segment segment, struct ucx_half **half_out)
+ferry_status_t ucx_half_add(struct ucx *ucx, struct ucx_segment segment, bool sent,
+                            struct ucx_half **half_out)
 {
-    return half_add(ucx, key_of(segment), half_out);
+    return half_add(ucx, key_of(segment, sent), half_out);
 }
 
-struct ucx_half *ucx_half_find(struct ucx *ucx, struct ucx_segment segment)
+struct ucx_half *ucx_half_find(struct ucx *ucx, struct ucx_segment segment, bool sent)
 {
-    struct ucx_half_key key = key_of(segment);
+    struct ucx_half_key key = key_of(segment, sent);
     struct ucx_half *half;
     HASH_FIND(hh, ucx->halves, &key, sizeof(key), half);
     return half;

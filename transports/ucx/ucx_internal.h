@@ -20,7 +20,15 @@
 
 /* The ids under which active messages travel. */
 #define UCX_MESSAGE_ID 0xf /* control messages */
-#define UCX_SEGMENT_ID 0xe /* segments of the protocol am */
+#define UCX_SEGMENT_ID 0xe /* am, stream: segments, or of am the offers of larger ones */
+#define UCX_OFFER_ID 0xd   /* stream: offers of segments */
+#define UCX_GRANT_ID 0xc   /* stream: what the receiver says of an offer */
+
+/* Segments of a link whose bytes are on their way here. Each puts an answer into the peer's shared
+ * memory queue, which has 64 places; and an endpoint whose peer's queue is full cannot be closed
+ * while the peer does not read it, so that its receives would never end. Of stream, these are the
+ * credits. */
+#define UCX_FETCHING_MAX 32
 
 /* A segment's name: at the receiver, by the session that it receives under. */
 struct ucx_segment {
@@ -34,8 +42,8 @@ enum ucx_kind { UCX_MESSAGE, UCX_SEND, UCX_RECEIVE, UCX_DECLINE };
 struct ucx_operation {
     struct ucx_link *link; /* whose it is */
     uint8_t kind;          /* enum ucx_kind */
-    bool starting;         /* a receive that is being handed to UCX */
-    bool arrived;          /* it ended while it was; with this status */
+    bool starting;         /* tag: a receive that is being handed to UCX */
+    bool arrived;          /* tag: it ended while it was; with this status */
     int8_t status;
     size_t bytes; /* that a segment has, or should have */
     union {
@@ -45,8 +53,24 @@ struct ucx_operation {
         } tag;
         /* What goes before an active message's data; UCX reads it until completion. */
         uint64_t message;           /* the session's number */
-        struct ucx_segment segment; /* am: the segment's name */
+        struct ucx_segment segment; /* the segment's name */
     };
+};
+
+/* stream: before a frame's bytes. */
+struct ucx_frame {
+    struct ucx_segment name;
+    uint64_t bytes;
+};
+
+/* stream: what one link reads its frames with. Frames of another link's segments may come, too:
+ * UCX pairs the endpoints between two workers in the order of their creation, whoever made them. */
+struct ucx_reader {
+    bool posted;   /* UCX has a receive of it */
+    bool in_frame; /* the header was read, its bytes come next */
+    struct ucx_frame frame;
+    struct ucx_half *half; /* whose bytes come next; NULL: nobody's */
+    size_t length;
 };
 
 struct ucx_link {
@@ -59,8 +83,11 @@ struct ucx_link {
     void *closing;               /* the endpoint's close request, or NULL */
     size_t posted;               /* operations that are accepted and not completed */
     ferry_operation_t *receives; /* tag: list of those that wait for a segment */
-    size_t receiving;            /* am: rendezvous receives that UCX has */
-    struct ucx_half *waiting;    /* am: list of those that wait for their turn */
+    size_t fetching;             /* halves of it that are being fetched */
+    struct ucx_half *waiting;    /* list of those that wait for their turn */
+    struct ucx_half *sending;    /* stream: list of segments that have frames left to send */
+    bool in_frame;               /* stream: UCX has a frame to send */
+    struct ucx_reader reader;    /* stream */
     struct ucx_link *next;       /* ucx->leaving */
     UT_hash_handle hh;           /* by local_session */
 };
@@ -72,18 +99,33 @@ struct ucx_early_message {
     uint64_t data[];
 };
 
-/* What waits for its other half: a posted receive for its segment, or a segment for its receive. */
+/* am, stream: a segment that is matched here. At the receiver a posted receive that waits for its
+ * segment, a segment that waits for its receive, or both; of stream also, at the sender, a segment
+ * that was offered. */
 struct ucx_half {
     struct ucx_half_key {
-        uint64_t session, number;
+        uint64_t session; /* the link's local one */
+        uint64_t number;
     } key;
-    ferry_operation_t *operation; /* borrowed: the receive or decline; NULL: none was posted yet */
-    ferry_memory_t memory;        /* the receive's */
-    bool arrived;                 /* the segment did */
-    bool rendezvous;
-    void *data; /* UCX's descriptor or the bytes; owned */
-    size_t bytes;
-    struct ucx_half *prev, *next; /* link->waiting, or the spare ones */
+    ferry_operation_t *operation; /* borrowed; NULL: none was posted yet, or it is over */
+    ferry_memory_t memory;        /* the operation's */
+    bool arrived;                 /* at the receiver: the segment did */
+    bool offered;                 /* its bytes are still at the sender */
+    bool held;                    /* am: UCX left the data to us */
+    bool fetching;                /* the bytes are on their way, or of stream may be sent */
+    bool starting, ended;         /* am: ended with `status` while it was handed to UCX */
+    bool over;                    /* stream: only `parts` are left */
+    struct ucx *ucx;              /* stream: borrowed; of one that was granted or declined */
+    bool in_frame;                /* stream: a reader writes to the memory */
+    ucs_status_t status;
+    void *data;                   /* what UCX gave, or NULL */
+    size_t bytes;                 /* of the segment that arrived */
+    size_t moved;                 /* stream: bytes sent or read */
+    unsigned parts;               /* stream: requests that UCX has of the half */
+    struct ucx_frame note;        /* stream: an offer or a grant */
+    struct ucx_frame frame;       /* stream: header of the frame that is sent */
+    ucp_dt_iov_t pieces[2];       /* stream: header and bytes of it */
+    struct ucx_half *prev, *next; /* link->waiting, link->sending, or the spare ones */
     UT_hash_handle hh;
 };
 
@@ -108,10 +150,11 @@ struct ucx {
     unsigned happened;               /* during the present progress() */
     struct ucx_early_message *early; /* owned, oldest first: of sessions that have no link yet */
     size_t early_count;
-    struct ucx_half *halves;           /* am: owned, hash by key */
+    struct ucx_half *halves;           /* am, stream: owned, hash by key */
     struct ucx_half *spare;            /* owned: list of unused ones */
     size_t arrivals;                   /* segments that wait for a receive */
     bool receive_releases;             /* am: UCX lets go of eager data that it has received */
+    void *sink;                        /* stream: owned, for frames that nobody wants any more */
     bool early_due;                    /* a link was made since they were last looked at */
     int64_t ended[UCX_ENDED_SESSIONS]; /* sessions that are over; -1: none */
     unsigned ended_next;
@@ -138,10 +181,20 @@ struct ucx_protocol {
     /* Drops what came for a session that is over, whose endpoint is closed, and for any. */
     void (*drain)(struct ucx *ucx, uint32_t session);
     void (*drain_all)(struct ucx *ucx);
+    /* The link has its endpoint; NULL: nothing to begin. */
+    void (*begin)(struct ucx_link *link);
+
+    /* For ucx_match.c. Fetches what arrived into its memory. FERRY_PENDING: ucx_match_fetched()
+     * comes later; otherwise the outcome, which was raised. */
+    ferry_status_t (*fetch)(struct ucx_link *link, struct ucx_half *half);
+    /* Lets go of what arrived and is not wanted, and frees the half, which is in no table any more.
+     * link: NULL when the session is over. */
+    void (*drop)(struct ucx *ucx, struct ucx_link *link, struct ucx_half *half);
 };
 
-extern const struct ucx_protocol ucx_tag; /* ucx_tag.c */
-extern const struct ucx_protocol ucx_am;  /* ucx_am.c */
+extern const struct ucx_protocol ucx_tag;    /* ucx_tag.c */
+extern const struct ucx_protocol ucx_am;     /* ucx_am.c */
+extern const struct ucx_protocol ucx_stream; /* ucx_stream.c */
 
 static inline struct ucx_operation *ucx_operation(ferry_operation_t *operation)
 {
@@ -189,18 +242,38 @@ struct ucx_link *ucx_link_find(struct ucx *ucx, uint32_t session);
 /* Whether that session was a link's not long ago. */
 bool ucx_session_ended(const struct ucx *ucx, uint32_t session);
 
-/* ucx_halves.c: what waits for its other half. Without the table nothing is kept. */
+/* ucx_halves.c: the table of halves. */
 ferry_status_t ucx_halves_open(struct ucx *ucx);
 void ucx_halves_close(struct ucx *ucx);
-struct ucx_half *ucx_half_find(struct ucx *ucx, struct ucx_segment segment);
+/* sent: the segment that this end sends; the other way may be one of the same name. */
+struct ucx_half *ucx_half_find(struct ucx *ucx, struct ucx_segment segment, bool sent);
 /* A new one, with nothing but its name. FERRY_ERR_NO_MEMORY. */
-ferry_status_t ucx_half_add(struct ucx *ucx, struct ucx_segment segment,
+ferry_status_t ucx_half_add(struct ucx *ucx, struct ucx_segment segment, bool sent,
                             struct ucx_half **half_out);
+bool ucx_half_sent(const struct ucx_half *half);
 /* Takes it out of the table; it stays whole until ucx_half_free(). */
 void ucx_half_remove(struct ucx *ucx, struct ucx_half *half);
 void ucx_half_free(struct ucx *ucx, struct ucx_half *half);
 /* The first after `half`, or of all where that is NULL, that belongs to the session. */
 struct ucx_half *ucx_half_next(struct ucx *ucx, uint32_t session, struct ucx_half *half);
+
+/* ucx_match.c: receives and what arrives for them, as slots of a protocol. */
+ferry_status_t ucx_match_receive(struct ucx_link *link, uint32_t segment,
+                                 const ferry_memory_t *memory, ferry_operation_t *operation);
+ferry_status_t ucx_match_decline(struct ucx_link *link, uint32_t segment, size_t bytes,
+                                 ferry_operation_t *operation);
+void ucx_match_withdraw(struct ucx_link *link);
+void ucx_match_drain(struct ucx *ucx, uint32_t session);
+void ucx_match_drain_all(struct ucx *ucx);
+/* A segment, or the offer of one. Whether its data is kept. */
+bool ucx_match_arrived(struct ucx *ucx, struct ucx_segment name, void *data, size_t bytes,
+                       bool offered);
+/* A half that was being fetched is done; frees it unless it has parts left. */
+void ucx_match_fetched(struct ucx_half *half, ucs_status_t status);
+/* The handler of UCX_SEGMENT_ID (ucx_am.c), and whether UCX lets go of eager data itself. */
+ferry_status_t ucx_am_listen(struct ucx *ucx);
+/* Fetches segments that came with or as an active message. */
+ferry_status_t ucx_am_fetch(struct ucx_link *link, struct ucx_half *half);
 
 /* ucx_message.c: control messages, as eager active messages. */
 /* Has active messages of that id given to `arrived`, whole, with `flags` of UCX's beside. */
@@ -237,6 +310,8 @@ void ucx_tame(void);
 /* ucx_operation.c: the accounting of operations, and the contract's slots for segments. */
 void ucx_posted(struct ucx_link *link, ferry_operation_t *operation, enum ucx_kind kind,
                 size_t bytes);
+/* Takes back ucx_posted(), for an operation that was finished before its slot returned. */
+void ucx_unposted(ferry_operation_t *operation);
 /* Completes an operation that was accepted: with what UCX says, or with what has been raised. */
 void ucx_completed(ferry_operation_t *operation, ucs_status_t status, size_t bytes);
 void ucx_finished(ferry_operation_t *operation, ferry_status_t outcome, size_t bytes);

@@ -98,6 +98,9 @@ ferry_status_t ucx_connect(ferry_transport_t *transport, const void *address, si
             ucx->ended[i] = -1; /* the number lives again */
         }
     }
+    if (ucx->protocol->begin != NULL) {
+        ucx->protocol->begin(link);
+    }
     *link_out = &link->base;
     return FERRY_OK;
 }
@@ -138,7 +141,7 @@ void ucx_reap(struct ucx *ucx)
             ucp_request_free(link->closing);
             link->closing = NULL;
         }
-        if (link->closing == NULL && link->posted == 0) {
+        if (link->closing == NULL && link->posted == 0 && !link->reader.posted) {
             ucx->protocol->drain(ucx, link->local_session);
             LL_DELETE(ucx->leaving, link);
             free(link);

@@ -12,6 +12,13 @@ void ucx_posted(struct ucx_link *link, ferry_operation_t *operation, enum ucx_ki
     link->ucx->posted++;
 }
 
+void ucx_unposted(ferry_operation_t *operation)
+{
+    struct ucx_link *link = ucx_operation(operation)->link;
+    link->posted--;
+    link->ucx->posted--;
+}
+
 ferry_status_t ucx_raise_other_size(size_t bytes)
 {
     return error_raise(FERRY_ERR_PROTOCOL,
@@ -22,8 +29,7 @@ ferry_status_t ucx_raise_other_size(size_t bytes)
 void ucx_finished(ferry_operation_t *operation, ferry_status_t outcome, size_t bytes)
 {
     struct ucx_link *link = ucx_operation(operation)->link;
-    link->posted--;
-    link->ucx->posted--;
+    ucx_unposted(operation);
     link->ucx->happened++;
     operation->complete(operation, outcome, outcome == FERRY_OK ? bytes : 0);
 }
