@@ -4,6 +4,7 @@
 #define FERRY_PERF_FRAME_H
 
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "ferry_perf/perf.h"
 
@@ -40,7 +41,7 @@ enum perf_format { PERF_TABLE, PERF_FINAL, PERF_CSV, PERF_JSON };
 struct perf_command_line {
     struct perf_wish wish;
     const char *host; /* NULL: this is the server; borrowed from argv */
-    bool local, help, version, list;
+    bool local, help, version;
     bool asks; /* a flag that says what to measure was given */
     uint16_t port;
     struct perf_cpus cpus[2];
@@ -120,17 +121,16 @@ ferry_status_t perf_client_run(struct perf_control *control, const struct perf_c
 ferry_status_t perf_client_end(struct perf_control *control);
 ferry_status_t perf_server_run(struct perf_control *control);
 
-/* batch.c */
+/* batch.c. Without a control connection it only parses. */
 ferry_status_t perf_batch_run(struct perf_control *control, const struct perf_command_line *line);
 
 /* report.c */
-void perf_report_begin(const struct perf_command_line *line, const struct perf_wish *wish);
-void perf_report_row(const struct perf_command_line *line, const struct perf_wish *wish,
-                     const struct perf_row *row);
+void perf_report_begin(const struct perf_command_line *line);
+void perf_report_row(const struct perf_command_line *line, const struct perf_row *row);
 void perf_progress(const struct perf_test *test, size_t bytes, double done);
 
-/* local.c: both ends on this machine. Each returns the exit status. */
-int perf_local_run(const struct perf_command_line *line);
+/* local.c. The server as a process of its own, which takes the listening socket. */
+ferry_status_t perf_local_server(int listen_fd, pid_t *child_out);
 /* The table that --local alone shows. */
 ferry_status_t perf_overview_run(struct perf_control *control,
                                  const struct perf_command_line *line);
