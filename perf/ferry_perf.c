@@ -19,30 +19,34 @@ static const char HELP[] =
     "\n"
     "  ferry_perf [-p PORT]             the server, for one client\n"
     "  ferry_perf -t TEST [flags] HOST  the client, which measures\n"
-    "  ferry_perf --local [flags]       both here; alone: a table of Ferry, UCX and the ratio\n"
+    "  ferry_perf --local [flags]       both here; without -t a table of Ferry, UCX and the ratio\n"
     "\n"
     "  -t TEST,...     tests, see below\n"
     "  -s SIZE,...     payload in bytes: 4096, a list 4,64K,1M, or powers of two 1K:1M\n"
-    "  -n COUNT        operations; without it as many as fit into -D\n"
+    "  -n COUNT        operations of a row, with --ratio of a round; else as many as fit into -D\n"
     "  -w COUNT        operations to warm up with; chosen where it is not given\n"
-    "  -D SECONDS      time of a row, 1 by default\n"
+    "  -D SECONDS      time of a row, 1 by default; UCX's share with --ratio takes as long again\n"
     "  -m MEMORY       host, cuda:0 or sim:0 at both ends, or CLIENT,SERVER\n"
     "  -O COUNT        operations in flight, of each thread, 32 by default\n"
     "  -T COUNT        client threads that share one agent (rpc_*)\n"
     "  -c CPUS         the client's and the server's CPUs: 0,1 or 0-3,4-7\n"
     "  -p PORT         of the server, 13337 by default\n"
     "  -b FILE         a line of flags a test, over those given here; # begins a comment\n"
-    "  -R RANK,...     percentiles, 50,99 by default\n"
-    "  -V              before it is timed, send fresh random data and compare all of it\n"
+    "  -R RANK,...     percentiles, 50,99 by default, of tests that time each operation\n"
+    "  -V              before the clock starts, send up to 64 times fresh random data and compare\n"
     "  -f              only the rows    -v  as CSV    --json  as a JSON object a line\n"
-    "  --ratio         measure UCX alone in turn with ours, in --rounds rounds (5); medians\n"
+    "  --ratio         UCX alone in turn with ours, in --rounds rounds (5); medians. Not where "
+    "UCX\n"
+    "                  has no such test (rpc_rate, rpc_bidir) or cannot take the memory\n"
     "  --pool          methods run in the thread pool and not inline (rpc_*)\n"
     "  --tensors COUNT tensors of a call, that share the bytes (rpc_*)\n"
     "  -h, --help; --version\n"
     "\n"
     "us is of one operation: a round trip for rpc_lat and rpc_echo, which --ratio sets against\n"
-    "UCX's way there and back, and one way for other *_lat. 1 MB is 1,000,000 bytes. Between two\n"
-    "machines FERRY_INTERFACE names the interface at both ends.\n"
+    "UCX's way there and back, and one way for other *_lat. 1 MB is 1,000,000 bytes. UCX alone "
+    "has\n"
+    "Ferry's peer error mode. Ferry's and UCX's variables hold at both ends; FERRY_INTERFACE, at\n"
+    "both, names the interface between two machines.\n"
     "Exit status: 0 all is well, 1 a failure, 2 a wrong command line.\n"
     "\n"
     "Tests:\n";
@@ -85,7 +89,10 @@ static int server_run(const struct perf_command_line *line)
     if (status == FERRY_OK) {
         status = perf_server_run(control);
     }
-    int result = status == FERRY_OK ? 0 : complain(PERF_EXIT_FAILED);
+    int result = status == FERRY_OK ? 0 : PERF_EXIT_FAILED;
+    if (status != FERRY_OK && (line->listen_fd < 0 || control == NULL)) {
+        complain(result); /* --local's client says it for both */
+    }
     perf_control_destroy(control);
     return result;
 }

@@ -36,19 +36,20 @@ struct perf_wish {
     struct perf_options options;
 };
 
-enum perf_format { PERF_TABLE, PERF_FINAL, PERF_CSV, PERF_JSON };
+enum perf_format { PERF_TABLE, PERF_CSV, PERF_JSON };
 
 struct perf_command_line {
     struct perf_wish wish;
     const char *host; /* NULL: this is the server; borrowed from argv */
     bool local, help, version;
-    bool asks; /* a flag that says what to measure was given */
+    char asks[16]; /* the last flag that --local alone decides itself; "": none was given */
     uint16_t port;
     struct perf_cpus cpus[2];
     const char *batch; /* borrowed */
     double ranks[PERF_RANKS_MAX];
     size_t rank_count;
     enum perf_format format;
+    bool final;                   /* the rows alone */
     int listen_fd;                /* inherited from --local's parent; -1 */
     char given[PERF_GIVEN_BYTES]; /* "-s=4K\n-O=8\n": flags that both ends must agree on */
 };
@@ -104,12 +105,12 @@ struct perf_row {
     size_t bytes;
     uint64_t operations;
     double seconds;
-    double latency_us; /* median of an operation where the test times each, else the mean */
+    double latency_us; /* 0: operations overlap */
     double bandwidth;  /* payload, 1e6 bytes a second */
     double rate;       /* operations a second */
     double value;      /* the one in the test's unit; the median over the rounds */
     double ranks_us[PERF_RANKS_MAX];
-    bool timed; /* the percentiles are there */
+    bool timed; /* each operation was: the percentiles, over all rounds, are there */
     uint32_t window;
     uint64_t least_share, most_share; /* operations of the threads that did least and most */
     char path[PERF_PATH_BYTES];
@@ -120,6 +121,9 @@ ferry_status_t perf_client_run(struct perf_control *control, const struct perf_c
                                const struct perf_wish *wish);
 ferry_status_t perf_client_end(struct perf_control *control);
 ferry_status_t perf_server_run(struct perf_control *control);
+
+/* raw.c: whether UCX alone can take the memory of both ends. */
+bool perf_raw_takes(const DLDevice memory[2]);
 
 /* batch.c. Without a control connection it only parses. */
 ferry_status_t perf_batch_run(struct perf_control *control, const struct perf_command_line *line);

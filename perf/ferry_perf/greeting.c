@@ -112,7 +112,7 @@ static ferry_status_t greeting_compare(const char *client, const char *server)
             !find_value(server, at, bytes, theirs, sizeof theirs) || strcmp(mine, theirs) == 0) {
             continue;
         }
-        bool version = bytes < 11 && at[0] != '-' && strncmp(at, "UCX_", 4) != 0;
+        bool version = at[0] != '-' && strncmp(at, "FERRY_", 6) != 0 && strncmp(at, "UCX_", 4) != 0;
         return error_raise(FERRY_ERR_INCOMPATIBLE,
                            "%.*s%s differs: the client has %s, the server %s", (int)bytes, at,
                            version ? "'s version" : "", or_nothing(mine), or_nothing(theirs));
@@ -142,6 +142,9 @@ ferry_status_t perf_greet(struct perf_control *control, bool client,
     }
     if (status == FERRY_OK) {
         status = perf_pin(client ? cpus[0] : cpus[1].first >= 0 ? cpus[1] : asked[1]);
+    }
+    if (status != FERRY_OK) {
+        perf_control_tell_error(control);
     }
     free(mine);
     return status;

@@ -23,7 +23,11 @@ ferry_status_t perf_pin(struct perf_cpus cpus)
         CPU_SET((size_t)cpu, &set);
     }
     if (cpus.first >= 0 && sched_setaffinity(0, sizeof set, &set) != 0) {
-        return error_raise_errno(errno, "cannot run on CPU %d-%d of -c", cpus.first, cpus.last);
+        char range[32] = "";
+        if (cpus.last > cpus.first) {
+            snprintf(range, sizeof range, "-%d", cpus.last);
+        }
+        return error_raise_errno(errno, "-c: cannot run on CPU %d%s", cpus.first, range);
     }
     return FERRY_OK;
 }

@@ -103,6 +103,44 @@ static ferry_status_t parse_u32(const char *flag, const char *text, uint32_t lea
     return status;
 }
 
+/* --local without a test decides these itself. */
+static bool is_of_test(int option)
+{
+    return option == 's' || option == 'm' || option == 'O' || option == 'D' ||
+           option == OPTION_ROUNDS;
+}
+
+/* What means nothing to one of the tests. */
+static ferry_status_t test_check(const struct perf_test *test, const struct perf_wish *wish)
+{
+    const struct perf_options *options = &wish->options;
+    const char *flag = options->threads > 1   ? "-T"
+                       : options->tensors > 1 ? "--tensors"
+                       : options->pool        ? "--pool"
+                                              : NULL;
+    if (flag != NULL && strncmp(test->name, "rpc_", 4) != 0) {
+        return error_raise(FERRY_ERR_INVALID_ARGUMENT, "%s is for rpc_* tests, not for %s", flag,
+                           test->name);
+    }
+    bool something = strcmp(test->unit, "MB/s") == 0 || strncmp(test->name, "raw_stream", 10) == 0;
+    for (size_t i = 0; something && i < wish->size_count; i++) {
+        if (wish->sizes[i] == 0) {
+            return error_raise(FERRY_ERR_INVALID_ARGUMENT, "-s 0 is no size for %s: 1 is the least",
+                               test->name);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status_t wish_check(const struct perf_wish *wish)
+{
+    ferry_status_t status = FERRY_OK;
+    for (size_t i = 0; status == FERRY_OK && i < wish->test_count; i++) {
+        status = test_check(wish->tests[i], wish);
+    }
+    return status;
+}
+
 /* Flags that say what to measure, the same in a batch file. FERRY_PENDING: it is another one. */
 static ferry_status_t wish_flag(struct perf_wish *wish, int option, const char *value)
 {
@@ -118,13 +156,13 @@ static ferry_status_t wish_flag(struct perf_wish *wish, int option, const char *
     case 'm':
         return perf_parse_memory(value, wish->options.memory);
     case 'O':
-        return parse_u32("-O", value, 1, 65536, &wish->options.window);
+        return parse_u32("-O", value, 1, PERF_WINDOW_MAX, &wish->options.window);
     case 'T':
         return parse_u32("-T", value, 1, PERF_THREADS_MAX, &wish->options.threads);
     case 'D':
         return perf_parse_seconds(value, &wish->seconds);
     case OPTION_TENSORS:
-        return parse_u32("--tensors", value, 1, 65536, &wish->options.tensors);
+        return parse_u32("--tensors", value, 1, PERF_TENSORS_MAX, &wish->options.tensors);
     case OPTION_ROUNDS:
         return parse_u32("--rounds", value, 1, 1000, &wish->rounds);
     case 'V':
@@ -161,7 +199,7 @@ static ferry_status_t line_flag(struct perf_command_line *line, int option, cons
     case 'R':
         return perf_parse_ranks(value, line->ranks, &line->rank_count);
     case 'f':
-        line->format = PERF_FINAL;
+        line->final = true;
         return FERRY_OK;
     case 'v':
         line->format = PERF_CSV;
@@ -229,14 +267,16 @@ static ferry_status_t flags_parse(struct perf_command_line *line, int argc, char
         if (option == -1) {
             return FERRY_OK;
         }
-        char letter[3] = {'-', (char)optopt, '\0'};
+        char letter[3] = {'-', (char)(option == ':' || option == '?' ? optopt : option), '\0'};
         const char *word = strncmp(argv[before], "--", 2) == 0 ? argv[before] : letter;
         if (option == ':' || option == '?') {
             return flag_refuse(option, word);
         }
         ferry_status_t status = wish_flag(&line->wish, option, optarg);
         if (status != FERRY_PENDING) {
-            line->asks = true;
+            if (is_of_test(option)) {
+                snprintf(line->asks, sizeof line->asks, "%s", word);
+            }
             given_add(line, option, optarg);
         } else if (batch) {
             status = error_raise(FERRY_ERR_INVALID_ARGUMENT,
@@ -275,7 +315,7 @@ ferry_status_t perf_wish_parse(struct perf_command_line *line, int argc, char **
     if (status == FERRY_OK && line->wish.test_count == 0) {
         status = error_raise(FERRY_ERR_INVALID_ARGUMENT, "there is no test: add -t rpc_lat");
     }
-    return status;
+    return status == FERRY_OK ? wish_check(&line->wish) : status;
 }
 
 ferry_status_t perf_command_line_parse(struct perf_command_line *line, int argc, char **argv)
@@ -306,9 +346,10 @@ ferry_status_t perf_command_line_parse(struct perf_command_line *line, int argc,
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
                            "the client needs a test: ferry_perf -t rpc_lat %s", line->host);
     }
-    if (line->local && line->asks && line->batch == NULL && line->wish.test_count == 0) {
+    if (line->local && line->asks[0] != '\0' && line->batch == NULL && line->wish.test_count == 0) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
-                           "--local with flags needs a test: ferry_perf --local -t rpc_lat");
+                           "--local with %s needs a test: ferry_perf --local -t rpc_lat %s ...",
+                           line->asks, line->asks);
     }
-    return FERRY_OK;
+    return wish_check(&line->wish);
 }

@@ -14,6 +14,8 @@
 struct perf_control;
 
 #define PERF_THREADS_MAX 64
+#define PERF_WINDOW_MAX 65536
+#define PERF_TENSORS_MAX 65536
 #define PERF_PATH_BYTES 320
 
 /* What both ends know of the tests that they run: the client's command line, sent to the server. */
@@ -62,7 +64,6 @@ struct perf_test {
                        * ("raw_*_lat"); NULL: none */
     enum perf_against against;
     const char *unit;   /* "us" (latency), "MB/s" (bandwidth) or "msg/s" (rate) */
-    bool sized;         /* takes sizes; otherwise it moves no payload */
     size_t usual_bytes; /* where no -s is given */
     ferry_status_t (*open)(struct perf_end *end, void **state_out);
     /* Buffers for operations of that many bytes, touched once; replaces those before. */
@@ -73,7 +74,7 @@ struct perf_test {
 };
 
 /* The first columns of -v, by which perf/plot finds them; perf/peers writes these alone. latency_us
- * and mb_per_s (1e6 bytes) are empty where a test is not about them. */
+ * is empty where operations overlap, mb_per_s (1e6 bytes) where nothing is moved. */
 #define PERF_CSV_COLUMNS "test,bytes,operations,latency_us,mb_per_s,per_s"
 
 /* The tests, by file; each list ends with a test whose name is NULL. */

@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <ferry/device.h>
+
 #include "core/config.h"
+#include "ferry_perf/frame.h"
 #include "transports/ucx/ucx_internal.h"
 
 #define CLOSE_ROUNDS 100000 /* of progress, for an endpoint that is being closed */
@@ -44,20 +47,38 @@ static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t stat
 
 /* ---- opening and closing ---- */
 
+static bool takes(ucp_context_h context, DLDevice device)
+{
+    ucp_context_attr_t attributes = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    ucs_memory_type_t type = ucx_memory_type(device);
+    return type != UCS_MEMORY_TYPE_LAST && ucp_context_query(context, &attributes) == UCS_OK &&
+           (attributes.memory_types & UCS_BIT(type)) != 0;
+}
+
+bool perf_raw_takes(const DLDevice memory[2])
+{
+    ucp_context_h context;
+    if (memory[0].device_type == kDLCPU && memory[1].device_type == kDLCPU) {
+        return true;
+    }
+    if (ucx_context_create(config_process()->interface, UCP_FEATURE_TAG, &context) != FERRY_OK) {
+        return false;
+    }
+    bool good = takes(context, memory[0]) && takes(context, memory[1]);
+    ucp_cleanup(context);
+    return good;
+}
+
 static ferry_status_t check_memory(struct raw *raw)
 {
     DLDevice device = raw->flow.end->options->memory[raw->flow.end->client ? 0 : 1];
-    ucp_context_attr_t attributes = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-    ucs_status_t result = ucp_context_query(raw->context, &attributes);
-    if (result != UCS_OK) {
-        return ucx_raise(result, "asking UCX what memory it knows");
+    char text[FERRY_DEVICE_TEXT_BYTES];
+    if (!takes(raw->context, device)) {
+        return error_raise(FERRY_ERR_UNSUPPORTED,
+                           "-m: this UCX cannot take memory of %s; rpc_* tests stage it",
+                           ferry_device_print(device, text));
     }
     raw->type = ucx_memory_type(device);
-    if (raw->type == UCS_MEMORY_TYPE_LAST || (attributes.memory_types & UCS_BIT(raw->type)) == 0) {
-        return error_raise(FERRY_ERR_UNSUPPORTED,
-                           "this UCX cannot take memory of DLPack device type %d",
-                           (int)device.device_type);
-    }
     return FERRY_OK;
 }
 
@@ -176,10 +197,6 @@ static ferry_status_t raw_stream_open(struct perf_end *end, void **state_out)
 static ferry_status_t raw_prepare(void *state, size_t bytes)
 {
     struct raw *raw = state;
-    if (bytes == 0 && raw->protocol == &raw_stream) {
-        return error_raise(FERRY_ERR_INVALID_ARGUMENT,
-                           "a stream has no messages of 0 bytes: the smallest size is 1");
-    }
     return flow_prepare(&raw->flow, bytes);
 }
 
@@ -198,13 +215,13 @@ static ferry_status_t raw_bandwidth(void *state, uint64_t operations, struct per
 #define LATENCY(protocol)                                                                          \
     {                                                                                              \
         .name = "raw_" #protocol "_lat", .text = "UCX alone: one way, half a ping-pong",           \
-        .unit = "us", .sized = true, .usual_bytes = 8, .open = raw_##protocol##_open,              \
-        .prepare = raw_prepare, .run = raw_latency, .close = raw_close,                            \
+        .unit = "us", .usual_bytes = 8, .open = raw_##protocol##_open, .prepare = raw_prepare,     \
+        .run = raw_latency, .close = raw_close,                                                    \
     }
 #define BANDWIDTH(protocol)                                                                        \
     {                                                                                              \
         .name = "raw_" #protocol "_bw", .text = "UCX alone: one way, -O in flight",                \
-        .unit = "MB/s", .sized = true, .usual_bytes = 1 << 20, .open = raw_##protocol##_open,      \
+        .unit = "MB/s", .usual_bytes = 1 << 20, .open = raw_##protocol##_open,                     \
         .prepare = raw_prepare, .run = raw_bandwidth, .close = raw_close,                          \
     }
 

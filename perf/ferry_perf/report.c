@@ -1,4 +1,5 @@
 /* The rows: a table for people, CSV and JSON for programs. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include "core/config.h"
 #include "ferry_perf/frame.h"
 
+#define FIELDS_MAX (32 + PERF_RANKS_MAX)
+
 static bool progress_shown;
 
 static const char *tls_text(void)
@@ -17,12 +20,7 @@ static const char *tls_text(void)
     return tls == NULL ? "all" : tls;
 }
 
-static void memory_print(const struct perf_options *options, char mine[FERRY_DEVICE_TEXT_BYTES],
-                         char theirs[FERRY_DEVICE_TEXT_BYTES])
-{
-    ferry_device_print(options->memory[0], mine);
-    ferry_device_print(options->memory[1], theirs);
-}
+/* ---- for people ---- */
 
 static void begin_table(const struct perf_command_line *line)
 {
@@ -40,20 +38,188 @@ static void begin_table(const struct perf_command_line *line)
     printf(" %15s %11s %6s  %s\n", "against", "raw", "ratio", "path");
 }
 
+/* One figure of a table's row, or that there is none. */
+static void cell(bool known, int width, int decimals, double value)
+{
+    if (known) {
+        printf(" %*.*f", width, decimals, value);
+    } else {
+        printf(" %*s", width, "-");
+    }
+}
+
+static void row_table(const struct perf_command_line *line, const struct perf_row *row)
+{
+    char mine[FERRY_DEVICE_TEXT_BYTES], theirs[FERRY_DEVICE_TEXT_BYTES], memory[80];
+    bool raw = row->raw_name[0] != '\0';
+    snprintf(memory, sizeof memory, "%s,%s", ferry_device_print(row->options->memory[0], mine),
+             ferry_device_print(row->options->memory[1], theirs));
+    printf("%-15s %-13s %10zu %6u %10llu", row->test->name, memory, row->bytes, row->window,
+           (unsigned long long)row->operations);
+    cell(row->latency_us > 0, 10, 2, row->latency_us);
+    for (size_t i = 0; i < line->rank_count; i++) {
+        cell(row->timed, 10, 2, row->ranks_us[i]);
+    }
+    cell(row->bytes > 0, 10, 1, row->bandwidth);
+    cell(true, 11, 0, row->rate);
+    printf(" %15s", raw ? row->raw_name : "-");
+    cell(raw, 11, 2, row->raw_value);
+    cell(raw, 6, 2, row->ratio);
+    printf("  %s\n", row->path[0] != '\0' ? row->path : "-");
+}
+
+/* ---- for programs ---- */
+
+/* A column of CSV, a member of JSON; the latter leaves out what is empty. */
+struct field {
+    char name[32];
+    bool text;
+    char value[PERF_PATH_BYTES];
+};
+
+struct fields {
+    struct field field[FIELDS_MAX];
+    size_t count;
+};
+
+__attribute__((format(printf, 4, 5))) static void add(struct fields *fields, const char *name,
+                                                      bool text, const char *format, ...)
+{
+    va_list arguments;
+    struct field *field = &fields->field[fields->count++];
+    *field = (struct field){.text = text};
+    snprintf(field->name, sizeof field->name, "%s", name);
+    va_start(arguments, format);
+    vsnprintf(field->value, sizeof field->value, format, arguments);
+    va_end(arguments);
+}
+
+static void add_number(struct fields *fields, const char *name, bool known, double value)
+{
+    add(fields, name, false, "%.4f", value);
+    if (!known) {
+        fields->field[fields->count - 1].value[0] = '\0';
+    }
+}
+
+static void add_count(struct fields *fields, const char *name, uint64_t count)
+{
+    add(fields, name, false, "%llu", (unsigned long long)count);
+}
+
+static void add_options(struct fields *fields, const struct perf_options *options)
+{
+    char memory[FERRY_DEVICE_TEXT_BYTES];
+    add(fields, "client_memory", true, "%s", ferry_device_print(options->memory[0], memory));
+    add(fields, "server_memory", true, "%s", ferry_device_print(options->memory[1], memory));
+    add_count(fields, "threads", options->threads);
+    add_count(fields, "tensors", options->tensors);
+    add(fields, "method", true, "%s", options->pool ? "pool" : "inline");
+}
+
+/* The names alone where there is no row. The first are those of PERF_CSV_COLUMNS. */
+static void fields_of(const struct perf_command_line *line, const struct perf_row *row,
+                      struct fields *fields)
+{
+    static const struct perf_test none = {.name = "", .unit = ""};
+    static const struct perf_row empty = {.test = &none};
+    char name[32], protocol[32];
+    bool raw = row != NULL && row->raw_name[0] != '\0';
+    const struct perf_options *options = row != NULL ? row->options : &line->wish.options;
+    row = row != NULL ? row : &empty;
+    fields->count = 0;
+    add(fields, "test", true, "%s", row->test->name);
+    add_count(fields, "bytes", row->bytes);
+    add_count(fields, "operations", row->operations);
+    add_number(fields, "latency_us", row->latency_us > 0, row->latency_us);
+    add_number(fields, "mb_per_s", row->bytes > 0, row->bandwidth);
+    add_number(fields, "per_s", true, row->rate);
+    add_number(fields, "value", true, row->value);
+    add(fields, "unit", true, "%s", row->test->unit);
+    add_options(fields, options);
+    add_count(fields, "window", row->window);
+    add(fields, "seconds", false, "%.6f", row->seconds);
+    for (size_t i = 0; i < line->rank_count; i++) {
+        snprintf(name, sizeof name, "p%g_us", line->ranks[i]);
+        add_number(fields, name, row->timed, row->ranks_us[i]);
+    }
+    add(fields, "raw_test", true, "%s", row->raw_name);
+    add_number(fields, "raw_value", raw, row->raw_value);
+    add_number(fields, "ratio", raw, row->ratio);
+    add_count(fields, "least_thread_operations", row->least_share);
+    add_count(fields, "most_thread_operations", row->most_share);
+    add(fields, "path", true, "%s", row->path);
+    add(fields, "ferry", true, "%s", ferry_version());
+    add(fields, "ucx", true, "%s", perf_ucx_version());
+    add(fields, "ucx_tls", true, "%s", tls_text());
+    add(fields, "protocol", true, "%s",
+        perf_setting("FERRY_UCX_PROTOCOL", protocol, sizeof protocol));
+}
+
+/* In quotation marks; those inside, and where it escapes itself the escape, come behind it. */
+static void print_quoted(const char *text, char escape)
+{
+    putchar('"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == escape) {
+            putchar(escape);
+        }
+        putchar((unsigned char)*text < ' ' ? ' ' : *text);
+    }
+    putchar('"');
+}
+
 static void begin_csv(const struct perf_command_line *line)
 {
-    printf("test,bytes,client_memory,server_memory,window,threads,tensors,method,operations,"
-           "seconds,unit,value,latency_us,mb_per_s,per_s,");
-    for (size_t i = 0; i < line->rank_count; i++) {
-        printf("p%g_us,", line->ranks[i]);
+    struct fields fields;
+    fields_of(line, NULL, &fields);
+    for (size_t i = 0; i < fields.count; i++) {
+        printf("%s%s", i > 0 ? "," : "", fields.field[i].name);
     }
-    printf("raw_test,raw_value,ratio,least_thread_operations,most_thread_operations,ferry,ucx,"
-           "ucx_tls,protocol,path\n");
+    printf("\n");
 }
+
+static void row_csv(const struct fields *fields)
+{
+    for (size_t i = 0; i < fields->count; i++) {
+        const char *value = fields->field[i].value;
+        printf("%s", i > 0 ? "," : "");
+        if (strpbrk(value, ",\" ") != NULL) {
+            print_quoted(value, '"');
+        } else {
+            printf("%s", value);
+        }
+    }
+    printf("\n");
+}
+
+static void row_json(const struct fields *fields)
+{
+    const char *before = "{";
+    for (size_t i = 0; i < fields->count; i++) {
+        const struct field *field = &fields->field[i];
+        if (field->value[0] == '\0') {
+            continue;
+        }
+        printf("%s\"%s\": ", before, field->name);
+        if (field->text) {
+            print_quoted(field->value, '\\');
+        } else {
+            printf("%s", field->value);
+        }
+        before = ", ";
+    }
+    printf("}\n");
+}
+
+/* ---- what the rest calls ---- */
 
 void perf_report_begin(const struct perf_command_line *line)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (line->final) {
+        return;
+    }
     if (line->format == PERF_TABLE) {
         begin_table(line);
     } else if (line->format == PERF_CSV) {
@@ -61,94 +227,22 @@ void perf_report_begin(const struct perf_command_line *line)
     }
 }
 
-static void row_table(const struct perf_command_line *line, const struct perf_row *row)
-{
-    char mine[FERRY_DEVICE_TEXT_BYTES], theirs[FERRY_DEVICE_TEXT_BYTES], memory[80];
-    memory_print(row->options, mine, theirs);
-    snprintf(memory, sizeof memory, "%s,%s", mine, theirs);
-    printf("%-15s %-13s %10zu %6u %10llu %10.2f", row->test->name, memory, row->bytes, row->window,
-           (unsigned long long)row->operations, row->latency_us);
-    for (size_t i = 0; i < line->rank_count; i++) {
-        if (row->timed) {
-            printf(" %10.2f", row->ranks_us[i]);
-        } else {
-            printf(" %10s", "-");
-        }
-    }
-    printf(" %10.1f %11.0f", row->bandwidth, row->rate);
-    if (row->raw_name[0] != '\0') {
-        printf(" %15s %11.2f %6.2f", row->raw_name, row->raw_value, row->ratio);
-    } else {
-        printf(" %15s %11s %6s", "-", "-", "-");
-    }
-    printf("  %s\n", row->path);
-}
-
-static void row_csv(const struct perf_command_line *line, const struct perf_row *row)
-{
-    char mine[FERRY_DEVICE_TEXT_BYTES], theirs[FERRY_DEVICE_TEXT_BYTES], protocol[32];
-    memory_print(row->options, mine, theirs);
-    printf("%s,%zu,%s,%s,%u,%u,%u,%s,%llu,%.6f,%s,%.4f,%.4f,%.3f,%.1f,", row->test->name,
-           row->bytes, mine, theirs, row->window, row->options->threads, row->options->tensors,
-           row->options->pool ? "pool" : "inline", (unsigned long long)row->operations,
-           row->seconds, row->test->unit, row->value, row->latency_us, row->bandwidth, row->rate);
-    for (size_t i = 0; i < line->rank_count; i++) {
-        if (row->timed) {
-            printf("%.4f", row->ranks_us[i]);
-        }
-        printf(",");
-    }
-    if (row->raw_name[0] != '\0') {
-        printf("%s,%.4f,%.4f,", row->raw_name, row->raw_value, row->ratio);
-    } else {
-        printf(",,,");
-    }
-    printf("%llu,%llu,%s,%s,\"%s\",%s,\"%s\"\n", (unsigned long long)row->least_share,
-           (unsigned long long)row->most_share, ferry_version(), perf_ucx_version(), tls_text(),
-           perf_setting("FERRY_UCX_PROTOCOL", protocol, sizeof protocol), row->path);
-}
-
-/* No text of it has a quote or a control character but a user's UCX_TLS, which is left out. */
-static void row_json(const struct perf_command_line *line, const struct perf_row *row)
-{
-    char mine[FERRY_DEVICE_TEXT_BYTES], theirs[FERRY_DEVICE_TEXT_BYTES], protocol[32];
-    memory_print(row->options, mine, theirs);
-    printf("{\"test\": \"%s\", \"bytes\": %zu, \"client_memory\": \"%s\", \"server_memory\": "
-           "\"%s\", \"window\": %u, \"threads\": %u, \"tensors\": %u, \"method\": \"%s\", "
-           "\"operations\": %llu, \"seconds\": %.6f, \"unit\": \"%s\", \"value\": %.4f, "
-           "\"latency_us\": %.4f, \"mb_per_s\": %.3f, \"per_s\": %.1f",
-           row->test->name, row->bytes, mine, theirs, row->window, row->options->threads,
-           row->options->tensors, row->options->pool ? "pool" : "inline",
-           (unsigned long long)row->operations, row->seconds, row->test->unit, row->value,
-           row->latency_us, row->bandwidth, row->rate);
-    for (size_t i = 0; row->timed && i < line->rank_count; i++) {
-        printf(", \"p%g_us\": %.4f", line->ranks[i], row->ranks_us[i]);
-    }
-    if (row->raw_name[0] != '\0') {
-        printf(", \"raw_test\": \"%s\", \"raw_value\": %.4f, \"ratio\": %.4f", row->raw_name,
-               row->raw_value, row->ratio);
-    }
-    if (row->options->threads > 1) {
-        printf(", \"least_thread_operations\": %llu, \"most_thread_operations\": %llu",
-               (unsigned long long)row->least_share, (unsigned long long)row->most_share);
-    }
-    printf(", \"ferry\": \"%s\", \"ucx\": \"%s\", \"protocol\": \"%s\", \"path\": \"%s\"}\n",
-           ferry_version(), perf_ucx_version(),
-           perf_setting("FERRY_UCX_PROTOCOL", protocol, sizeof protocol), row->path);
-}
-
 void perf_report_row(const struct perf_command_line *line, const struct perf_row *row)
 {
+    struct fields fields;
     if (progress_shown) {
         fprintf(stderr, "\r\033[K");
         progress_shown = false;
     }
-    if (line->format == PERF_CSV) {
-        row_csv(line, row);
-    } else if (line->format == PERF_JSON) {
-        row_json(line, row);
-    } else {
+    if (line->format == PERF_TABLE) {
         row_table(line, row);
+        return;
+    }
+    fields_of(line, row, &fields);
+    if (line->format == PERF_CSV) {
+        row_csv(&fields);
+    } else {
+        row_json(&fields);
     }
 }
 

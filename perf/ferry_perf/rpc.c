@@ -11,7 +11,7 @@
 #include "ferry_perf/frame.h"
 #include "ferry_perf/rpc.h"
 
-#define SECOND INT64_C(1000000000)
+#define TAKEN_MOST 16
 
 /* ---- the callee's methods ---- */
 
@@ -110,6 +110,12 @@ static void rpc_close(void *state)
 
 static ferry_status_t rpc_open(struct perf_end *end, enum rpc_kind kind, void **state_out)
 {
+    char progress[32];
+    if (strcmp(perf_setting("FERRY_PROGRESS", progress, sizeof progress), "manual") == 0) {
+        return error_raise(FERRY_ERR_UNSUPPORTED,
+                           "with FERRY_PROGRESS=manual nobody drives the server's agent: use "
+                           "adaptive, spin or sleep");
+    }
     struct rpc *rpc = calloc(1, sizeof *rpc);
     if (rpc == NULL) {
         return error_raise(FERRY_ERR_NO_MEMORY, "no memory for a test");
@@ -187,12 +193,14 @@ struct caller {
     struct error_record error;
 };
 
-/* Takes at most `most` operations from what is left. */
-static uint64_t caller_take(struct caller *caller, uint64_t most)
+/* Takes a few of the operations that are left, fewer towards the end, so that all threads are at it
+ * until then. */
+static uint64_t caller_take(struct caller *caller)
 {
     uint64_t left = atomic_load_explicit(caller->left, memory_order_relaxed), taken;
     do {
-        taken = left < most ? left : most;
+        uint64_t share = left / (2 * caller->rpc->threads) + 1;
+        taken = left == 0 ? 0 : share < TAKEN_MOST ? share : TAKEN_MOST;
     } while (taken > 0 &&
              !atomic_compare_exchange_weak_explicit(caller->left, &left, left - taken,
                                                     memory_order_relaxed, memory_order_relaxed));
@@ -204,7 +212,7 @@ static ferry_status_t caller_one_by_one(struct caller *caller)
     ferry_status_t status = FERRY_OK;
     uint64_t taken;
     int64_t last_ns = perf_now_ns();
-    while (status == FERRY_OK && (taken = caller_take(caller, 16)) > 0) {
+    while (status == FERRY_OK && (taken = caller_take(caller)) > 0) {
         for (uint64_t i = 0; status == FERRY_OK && i < taken; i++) {
             ferry_future_t *future;
             status = call_begin(caller->rpc, &future);
@@ -227,7 +235,7 @@ static ferry_status_t caller_windowed(struct caller *caller)
     const uint32_t window = caller->rpc->window;
     ferry_status_t status = FERRY_OK;
     while (status == FERRY_OK) {
-        ready = ready > 0 ? ready : caller_take(caller, 16);
+        ready = ready > 0 ? ready : caller_take(caller);
         if (ready == 0) {
             break;
         }
@@ -392,7 +400,6 @@ const struct perf_test perf_rpc_tests[] = {
         .raw = "raw_*_lat",
         .against = PERF_REPLY_EMPTY,
         .unit = "us",
-        .sized = true,
         .usual_bytes = 0,
         .open = open_one_way,
         .prepare = rpc_prepare,
@@ -403,7 +410,6 @@ const struct perf_test perf_rpc_tests[] = {
         .name = "rpc_rate",
         .text = "calls a second with a window of them in flight, empty by default",
         .unit = "msg/s",
-        .sized = true,
         .usual_bytes = 0,
         .open = open_one_way,
         .prepare = rpc_prepare,
@@ -415,7 +421,6 @@ const struct perf_test perf_rpc_tests[] = {
         .text = "bandwidth of calls with tensors, a window of them in flight",
         .raw = "raw_*_bw",
         .unit = "MB/s",
-        .sized = true,
         .usual_bytes = 1024 * 1024,
         .open = open_one_way,
         .prepare = rpc_prepare,
@@ -428,7 +433,6 @@ const struct perf_test perf_rpc_tests[] = {
         .raw = "raw_*_lat",
         .against = PERF_REPLY_SAME,
         .unit = "us",
-        .sized = true,
         .usual_bytes = 1024 * 1024,
         .open = open_echo,
         .prepare = rpc_prepare,
@@ -439,7 +443,6 @@ const struct perf_test perf_rpc_tests[] = {
         .name = "rpc_bidir",
         .text = "bandwidth of both ends calling each other at once, both ways together",
         .unit = "MB/s",
-        .sized = true,
         .usual_bytes = 1024 * 1024,
         .open = open_bidir,
         .prepare = rpc_prepare,

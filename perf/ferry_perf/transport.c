@@ -2,6 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ferry/device.h>
+
 #include "core/config.h"
 #include "core/error.h"
 #include "ferry_perf/flow.h"
@@ -231,6 +233,16 @@ static ferry_status_t am_open(struct perf_end *end, void **state_out)
 static ferry_status_t transport_prepare(void *state, size_t bytes)
 {
     struct transport *transport = state;
+    const struct perf_end *end = transport->flow.end;
+    DLDevice device = end->options->memory[end->client ? 0 : 1];
+    char text[FERRY_DEVICE_TEXT_BYTES];
+    uint32_t able = transport->instance->ops->capabilities(transport->instance);
+    if (device.device_type != kDLCPU &&
+        (device.device_type != kDLCUDA || (able & FERRY_TRANSPORT_CUDA) == 0)) {
+        return error_raise(FERRY_ERR_UNSUPPORTED,
+                           "-m: this transport cannot take memory of %s; rpc_* tests stage it",
+                           ferry_device_print(device, text));
+    }
     return flow_prepare(&transport->flow, bytes);
 }
 
@@ -258,14 +270,13 @@ static ferry_status_t transport_bandwidth(void *state, uint64_t operations,
 #define LATENCY(protocol)                                                                          \
     {                                                                                              \
         .name = #protocol "_lat", .text = "one way of a segment, half a ping-pong",                \
-        .raw = "raw_" #protocol "_lat", .unit = "us", .sized = true, .usual_bytes = 8,             \
-        .open = protocol##_open, .prepare = transport_prepare, .run = transport_latency,           \
-        .close = transport_close,                                                                  \
+        .raw = "raw_" #protocol "_lat", .unit = "us", .usual_bytes = 8, .open = protocol##_open,   \
+        .prepare = transport_prepare, .run = transport_latency, .close = transport_close,          \
     }
 #define BANDWIDTH(protocol)                                                                        \
     {                                                                                              \
         .name = #protocol "_bw", .text = "segments one way, -O in flight",                         \
-        .raw = "raw_" #protocol "_bw", .unit = "MB/s", .sized = true, .usual_bytes = 1 << 20,      \
+        .raw = "raw_" #protocol "_bw", .unit = "MB/s", .usual_bytes = 1 << 20,                     \
         .open = protocol##_open, .prepare = transport_prepare, .run = transport_bandwidth,         \
         .close = transport_close,                                                                  \
     }
