@@ -5,6 +5,19 @@
 #include "package/unix_transport.c"
 #include "support/transport_contract.h"
 
+/*
+ * UCX 1.13's tcp transport uses a connection that it has freed (uct_tcp_iface_handle_events) or
+ * aborts (ucp_request.c:684): in 10 of 225 runs of this case on a busy machine, 1.22 in none of 135.
+ */
+static void skip_what_crashes(const char *promise)
+{
+    const char *version = getenv("TEST_UCX_VERSION");
+    if (version != NULL && strncmp(version, "1.13", 4) == 0 &&
+        strcmp(promise, "disconnects_amid_segments") == 0) {
+        cr_skip_test("UCX 1.13 may crash when a busy tcp link is closed");
+    }
+}
+
 #define UCX_PROTOCOL(protocol, promise)                                                            \
     Test(transport_contract, ucx_##protocol##_##promise)                                           \
     {                                                                                              \
@@ -12,6 +25,7 @@
     }                                                                                              \
     Test(transport_contract, ucx_##protocol##_over_tcp_##promise)                                  \
     {                                                                                              \
+        skip_what_crashes(#promise);                                                               \
         contract_##promise("ucx:" #protocol, "tcp,self");                                          \
     }
 
