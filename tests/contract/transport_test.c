@@ -7,7 +7,8 @@
 
 /*
  * UCX 1.13's tcp transport uses a connection that it has freed (uct_tcp_iface_handle_events) or
- * aborts (ucp_request.c:684): in 10 of 225 runs of this case on a busy machine, 1.22 in none of 135.
+ * aborts (ucp_request.c:684): in 10 of 225 runs of this case on a busy machine; 1.22 in none of
+ * 135.
  */
 static void skip_what_crashes(const char *promise)
 {
