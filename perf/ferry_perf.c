@@ -57,11 +57,10 @@ static int complain(int status)
     return status;
 }
 
-static ferry_status_t listen_here(const struct perf_command_line *line, uint16_t port, int *fd_out,
-                                  char host[INET6_ADDRSTRLEN], uint16_t *port_out)
+static ferry_status_t listen_here(uint16_t port, int *fd_out, char host[INET6_ADDRSTRLEN],
+                                  uint16_t *port_out)
 {
     char interface[128];
-    (void)line;
     return socket_listen(perf_setting("FERRY_INTERFACE", interface, sizeof interface), port, fd_out,
                          host, port_out);
 }
@@ -74,7 +73,7 @@ static int server_run(const struct perf_command_line *line)
     uint16_t port;
     ferry_status_t status = FERRY_OK;
     if (listen_fd < 0) {
-        status = listen_here(line, line->port, &listen_fd, host, &port);
+        status = listen_here(line->port, &listen_fd, host, &port);
         if (status == FERRY_OK && line->format == PERF_TABLE) {
             fprintf(stderr, "ferry_perf: waiting for the client at %s port %u\n", host, port);
         }
@@ -106,12 +105,12 @@ static int client_run(const struct perf_command_line *line, const char *host, ui
     }
     if (status == FERRY_OK) {
         perf_report_begin(line);
-        if (line->batch != NULL) {
-            status = perf_batch_run(control, line);
-        } else if (line->wish.test_count == 0) {
-            status = perf_overview_run(control, line);
-        } else {
-            status = perf_client_run(control, line, &line->wish);
+        if (line->batch == NULL) {
+            status = line->wish.test_count > 0 ? perf_client_run(control, line, &line->wish)
+                                               : perf_overview_run(control, line);
+        }
+        for (size_t i = 0; status == FERRY_OK && i < line->wish_count; i++) {
+            status = perf_client_run(control, line, &line->wishes[i]);
         }
     }
     if (status == FERRY_OK) {
@@ -128,7 +127,7 @@ static int local_run(const struct perf_command_line *line)
     int listen_fd = -1, ended = 0;
     uint16_t port;
     pid_t child = -1;
-    ferry_status_t status = listen_here(line, 0, &listen_fd, host, &port);
+    ferry_status_t status = listen_here(0, &listen_fd, host, &port);
     if (status == FERRY_OK) {
         status = perf_local_server(listen_fd, &child);
         close(listen_fd);
@@ -142,28 +141,30 @@ static int local_run(const struct perf_command_line *line)
     return result == 0 && ended != 0 ? PERF_EXIT_FAILED : result;
 }
 
+static int run(const struct perf_command_line *line)
+{
+    if (line->help) {
+        fputs(HELP, stdout);
+        perf_tests_print(stdout);
+        return 0;
+    }
+    if (line->version) {
+        printf("ferry_perf %s, UCX %s\n", ferry_version(), perf_ucx_version());
+        return 0;
+    }
+    if (line->local) {
+        return local_run(line);
+    }
+    return line->host == NULL ? server_run(line) : client_run(line, line->host, line->port);
+}
+
 int main(int argc, char **argv)
 {
     struct perf_command_line line;
     setenv("FERRY_SIM_DEVICES", "1", 0);
     perf_command_line_init(&line);
-    if (perf_command_line_parse(&line, argc, argv) != FERRY_OK) {
-        return complain(PERF_EXIT_USAGE);
-    }
-    if (line.help) {
-        fputs(HELP, stdout);
-        perf_tests_print(stdout);
-        return 0;
-    }
-    if (line.version) {
-        printf("ferry_perf %s, UCX %s\n", ferry_version(), perf_ucx_version());
-        return 0;
-    }
-    if (line.batch != NULL && perf_batch_run(NULL, &line) != FERRY_OK) {
-        return complain(PERF_EXIT_USAGE); /* before anything is started */
-    }
-    if (line.local) {
-        return local_run(&line);
-    }
-    return line.host == NULL ? server_run(&line) : client_run(&line, line.host, line.port);
+    int result = perf_command_line_parse(&line, argc, argv) == FERRY_OK ? run(&line)
+                                                                        : complain(PERF_EXIT_USAGE);
+    perf_command_line_finish(&line);
+    return result;
 }

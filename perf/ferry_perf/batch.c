@@ -33,7 +33,19 @@ static ferry_status_t batch_parse(const char *file, unsigned number, char *text,
     return FERRY_OK;
 }
 
-ferry_status_t perf_batch_run(struct perf_control *control, const struct perf_command_line *line)
+static ferry_status_t wish_keep(struct perf_command_line *line, const struct perf_wish *wish)
+{
+    size_t bytes = (line->wish_count + 1) * sizeof(line->wishes[0]);
+    struct perf_wish *wishes = realloc(line->wishes, bytes);
+    if (wishes == NULL) {
+        return error_raise(FERRY_ERR_NO_MEMORY, "no memory for the lines of -b '%s'", line->batch);
+    }
+    wishes[line->wish_count++] = *wish;
+    line->wishes = wishes;
+    return FERRY_OK;
+}
+
+ferry_status_t perf_batch_read(struct perf_command_line *line)
 {
     char *text = NULL;
     size_t capacity = 0;
@@ -46,14 +58,19 @@ ferry_status_t perf_batch_run(struct perf_control *control, const struct perf_co
     for (unsigned number = 1; status == FERRY_OK && getline(&text, &capacity, file) >= 0;
          number++) {
         struct perf_command_line parsed;
-        ferry_status_t found = batch_parse(line->batch, number, text, line, &parsed);
-        if (found == FERRY_OK && control != NULL) {
-            status = perf_client_run(control, line, &parsed.wish);
-        } else if (found != FERRY_PENDING) {
-            status = found;
+        status = batch_parse(line->batch, number, text, line, &parsed);
+        if (status == FERRY_OK) {
+            status = wish_keep(line, &parsed.wish);
+        } else if (status == FERRY_PENDING) {
+            status = FERRY_OK;
         }
     }
     free(text);
     fclose(file);
+    if (status == FERRY_OK && line->wish_count == 0) {
+        status = error_raise(FERRY_ERR_INVALID_ARGUMENT,
+                             "-b '%s' has no test: write a line for each, e.g. -t rpc_lat -s 4K",
+                             line->batch);
+    }
     return status;
 }

@@ -421,13 +421,7 @@ ferry_status_t perf_client_run(struct perf_control *control, const struct perf_c
     for (size_t i = 0; status == FERRY_OK && i < wish->test_count; i++) {
         status = client_test(&client, wish->tests[i]);
     }
-    if (status != FERRY_OK) {
-        perf_control_tell_error(control);
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        slot_close(&client.slots[i]);
-    }
     free(client.ns);
     free(client.other_ns);
-    return status;
+    return slots_end(client.slots, control, status);
 }

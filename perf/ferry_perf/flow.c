@@ -58,10 +58,10 @@ ferry_status_t flow_meet(struct flow *flow, const char *identity, const void *ad
     return FERRY_OK;
 }
 
-ferry_status_t flow_greet(struct flow *flow, flow_loop_fn ping_pong)
+ferry_status_t flow_greet(struct flow *flow, flow_loop_fn loop)
 {
     struct perf_samples nowhere = {.capacity = 0};
-    return ping_pong(flow, 1, &nowhere);
+    return loop(flow, true, 1, &nowhere);
 }
 
 ferry_status_t flow_prepare(struct flow *flow, size_t bytes)
@@ -148,7 +148,7 @@ static ferry_status_t flow_run_validated(struct flow *flow, flow_loop_fn loop, b
             status = perf_barrier(flow->end->control);
         }
         if (status == FERRY_OK) {
-            status = loop(flow, 1, samples);
+            status = loop(flow, answered, 1, samples);
         }
         if (status == FERRY_OK && (answered || !client)) {
             status = flow_compare(flow, seed + !client);
@@ -162,5 +162,5 @@ ferry_status_t flow_run(struct flow *flow, flow_loop_fn loop, bool answered, uin
 {
     return flow->end->options->validate
                ? flow_run_validated(flow, loop, answered, operations, samples)
-               : loop(flow, operations, samples);
+               : loop(flow, answered, operations, samples);
 }

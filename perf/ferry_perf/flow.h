@@ -37,8 +37,9 @@ struct flow_layer {
     void (*progress)(struct flow *flow);
 };
 
-/* A loop over one layer: both ends call it for as many operations. */
-typedef ferry_status_t (*flow_loop_fn)(struct flow *flow, uint64_t operations,
+/* The loops over one layer: both ends call it for as many operations. answered: a ping-pong, not
+ * messages one way. */
+typedef ferry_status_t (*flow_loop_fn)(struct flow *flow, bool answered, uint64_t operations,
                                        struct perf_samples *samples);
 
 void flow_init(struct flow *flow, struct perf_end *end);
@@ -47,10 +48,10 @@ void flow_finish(struct flow *flow);
 ferry_status_t flow_meet(struct flow *flow, const char *identity, const void *address, size_t bytes,
                          void *theirs, size_t capacity, size_t *bytes_out);
 /* One round trip of the token: what connects at first use is connected then. */
-ferry_status_t flow_greet(struct flow *flow, flow_loop_fn ping_pong);
+ferry_status_t flow_greet(struct flow *flow, flow_loop_fn loop);
 ferry_status_t flow_prepare(struct flow *flow, size_t bytes);
 /* The loop; where the data is to be validated, for one operation at a time between fills and
- * comparisons. answered: messages go both ways. */
+ * comparisons. */
 ferry_status_t flow_run(struct flow *flow, flow_loop_fn loop, bool answered, uint64_t operations,
                         struct perf_samples *samples);
 /* From completions and events: the first reason why nothing more will come is kept. */
@@ -176,18 +177,14 @@ FLOW_LOOP flow_sink(struct flow *flow, const struct flow_layer *layer, uint64_t 
     return status == FERRY_OK ? flow_until(flow, layer, &flow->sent, ++flow->sent_due) : status;
 }
 
-FLOW_LOOP flow_ping_pong(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
-                         struct perf_samples *samples)
+FLOW_LOOP flow_loop(struct flow *flow, const struct flow_layer *layer, bool answered,
+                    uint64_t operations, struct perf_samples *samples)
 {
-    return flow->end->client ? flow_ping(flow, layer, operations, samples)
-                             : flow_pong(flow, layer, operations);
-}
-
-FLOW_LOOP flow_one_way(struct flow *flow, const struct flow_layer *layer, uint64_t operations,
-                       struct perf_samples *samples)
-{
-    return flow->end->client ? flow_pour(flow, layer, operations, samples)
-                             : flow_sink(flow, layer, operations);
+    if (flow->end->client) {
+        return answered ? flow_ping(flow, layer, operations, samples)
+                        : flow_pour(flow, layer, operations, samples);
+    }
+    return answered ? flow_pong(flow, layer, operations) : flow_sink(flow, layer, operations);
 }
 
 #endif

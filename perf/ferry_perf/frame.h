@@ -45,7 +45,9 @@ struct perf_command_line {
     char asks[16]; /* the last flag that --local alone decides itself; "": none was given */
     uint16_t port;
     struct perf_cpus cpus[2];
-    const char *batch; /* borrowed */
+    const char *batch;        /* borrowed */
+    struct perf_wish *wishes; /* owned: of the batch file */
+    size_t wish_count;
     double ranks[PERF_RANKS_MAX];
     size_t rank_count;
     enum perf_format format;
@@ -56,6 +58,7 @@ struct perf_command_line {
 
 /* options.c. Raise FERRY_ERR_INVALID_ARGUMENT, whose text is the one line to show. */
 void perf_command_line_init(struct perf_command_line *line);
+void perf_command_line_finish(struct perf_command_line *line);
 ferry_status_t perf_command_line_parse(struct perf_command_line *line, int argc, char **argv);
 /* One line of a batch file over what the command line said. */
 ferry_status_t perf_wish_parse(struct perf_command_line *line, int argc, char **argv);
@@ -125,8 +128,8 @@ ferry_status_t perf_server_run(struct perf_control *control);
 /* raw.c: whether UCX alone can take the memory of both ends. */
 bool perf_raw_takes(const DLDevice memory[2]);
 
-/* batch.c. Without a control connection it only parses. */
-ferry_status_t perf_batch_run(struct perf_control *control, const struct perf_command_line *line);
+/* batch.c: the lines of -b's file, into line->wishes. */
+ferry_status_t perf_batch_read(struct perf_command_line *line);
 
 /* report.c */
 void perf_report_begin(const struct perf_command_line *line);

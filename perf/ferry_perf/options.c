@@ -306,6 +306,11 @@ void perf_command_line_init(struct perf_command_line *line)
     };
 }
 
+void perf_command_line_finish(struct perf_command_line *line)
+{
+    free(line->wishes);
+}
+
 ferry_status_t perf_wish_parse(struct perf_command_line *line, int argc, char **argv)
 {
     ferry_status_t status = flags_parse(line, argc, argv, true);
@@ -320,9 +325,9 @@ ferry_status_t perf_wish_parse(struct perf_command_line *line, int argc, char **
 
 ferry_status_t perf_command_line_parse(struct perf_command_line *line, int argc, char **argv)
 {
-    ferry_status_t status = flags_parse(line, argc, argv, false);
-    if (status != FERRY_OK || line->help || line->version) {
-        return status;
+    ferry_status_t parsed = flags_parse(line, argc, argv, false);
+    if (parsed != FERRY_OK || line->help || line->version) {
+        return parsed;
     }
     if (optind + 1 < argc) {
         return error_raise(FERRY_ERR_INVALID_ARGUMENT,
@@ -351,5 +356,6 @@ ferry_status_t perf_command_line_parse(struct perf_command_line *line, int argc,
                            "--local with %s needs a test: ferry_perf --local -t rpc_lat %s ...",
                            line->asks, line->asks);
     }
-    return wish_check(&line->wish);
+    ferry_status_t status = wish_check(&line->wish);
+    return status == FERRY_OK && line->batch != NULL ? perf_batch_read(line) : status;
 }

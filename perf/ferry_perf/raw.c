@@ -39,6 +39,12 @@ ferry_status_t raw_refused(ucs_status_t status, const char *what)
     return ucx_raise(status, what);
 }
 
+ferry_status_t raw_open_nothing(struct raw *raw)
+{
+    (void)raw;
+    return FERRY_OK;
+}
+
 static void endpoint_failed(void *argument, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)endpoint;
@@ -167,7 +173,7 @@ static ferry_status_t raw_open(struct perf_end *end, const struct raw_protocol *
         status = meet(raw);
     }
     if (status == FERRY_OK) {
-        status = flow_greet(&raw->flow, protocol->ping_pong);
+        status = flow_greet(&raw->flow, protocol->loop);
     }
     if (status != FERRY_OK) {
         raw_close(raw);
@@ -203,13 +209,13 @@ static ferry_status_t raw_prepare(void *state, size_t bytes)
 static ferry_status_t raw_latency(void *state, uint64_t operations, struct perf_samples *samples)
 {
     struct raw *raw = state;
-    return flow_run(&raw->flow, raw->protocol->ping_pong, true, operations, samples);
+    return flow_run(&raw->flow, raw->protocol->loop, true, operations, samples);
 }
 
 static ferry_status_t raw_bandwidth(void *state, uint64_t operations, struct perf_samples *samples)
 {
     struct raw *raw = state;
-    return flow_run(&raw->flow, raw->protocol->one_way, false, operations, samples);
+    return flow_run(&raw->flow, raw->protocol->loop, false, operations, samples);
 }
 
 #define LATENCY(protocol)                                                                          \

@@ -25,13 +25,15 @@ struct raw_protocol {
     const char *name;
     uint64_t features;
     ferry_status_t (*open)(struct raw *raw); /* before the address is known to anybody */
-    flow_loop_fn ping_pong, one_way;
+    flow_loop_fn loop;
 };
 
 extern const struct raw_protocol raw_tag;    /* raw_tag.c */
 extern const struct raw_protocol raw_am;     /* raw_am.c */
 extern const struct raw_protocol raw_stream; /* raw_stream.c */
 
+/* For a protocol that has nothing to prepare. */
+ferry_status_t raw_open_nothing(struct raw *raw);
 /* Of a send that was not finished at once. */
 void raw_sent(void *request, ucs_status_t status, void *flow);
 /* For a receive that was not, or that failed at once. */

@@ -73,15 +73,10 @@ static const struct flow_layer layer = {
     .progress = raw_progress,
 };
 
-static ferry_status_t ping_pong(struct flow *flow, uint64_t operations,
-                                struct perf_samples *samples)
+static ferry_status_t loop(struct flow *flow, bool answered, uint64_t operations,
+                           struct perf_samples *samples)
 {
-    return flow_ping_pong(flow, &layer, operations, samples);
-}
-
-static ferry_status_t one_way(struct flow *flow, uint64_t operations, struct perf_samples *samples)
-{
-    return flow_one_way(flow, &layer, operations, samples);
+    return flow_loop(flow, &layer, answered, operations, samples);
 }
 
 static ferry_status_t open_messages(struct raw *raw)
@@ -104,6 +99,5 @@ const struct raw_protocol raw_am = {
     .name = "am",
     .features = UCP_FEATURE_AM,
     .open = open_messages,
-    .ping_pong = ping_pong,
-    .one_way = one_way,
+    .loop = loop,
 };

@@ -36,27 +36,15 @@ static const struct flow_layer layer = {
     .progress = raw_progress,
 };
 
-static ferry_status_t ping_pong(struct flow *flow, uint64_t operations,
-                                struct perf_samples *samples)
+static ferry_status_t loop(struct flow *flow, bool answered, uint64_t operations,
+                           struct perf_samples *samples)
 {
-    return flow_ping_pong(flow, &layer, operations, samples);
-}
-
-static ferry_status_t one_way(struct flow *flow, uint64_t operations, struct perf_samples *samples)
-{
-    return flow_one_way(flow, &layer, operations, samples);
-}
-
-static ferry_status_t open_stream(struct raw *raw)
-{
-    (void)raw;
-    return FERRY_OK;
+    return flow_loop(flow, &layer, answered, operations, samples);
 }
 
 const struct raw_protocol raw_stream = {
     .name = "stream",
     .features = UCP_FEATURE_STREAM,
-    .open = open_stream,
-    .ping_pong = ping_pong,
-    .one_way = one_way,
+    .open = raw_open_nothing,
+    .loop = loop,
 };

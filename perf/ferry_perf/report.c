@@ -96,7 +96,7 @@ __attribute__((format(printf, 4, 5))) static void add(struct fields *fields, con
 
 static void add_number(struct fields *fields, const char *name, bool known, double value)
 {
-    add(fields, name, false, "%.4f", value);
+    add(fields, name, false, "%.8g", value);
     if (!known) {
         fields->field[fields->count - 1].value[0] = '\0';
     }

@@ -47,6 +47,21 @@ ferry_status_t slot_do(struct slot *slot, const struct command *command, bool cl
     }
 }
 
+/* The other end is told first, since closing may take its time and have errors of its own. */
+ferry_status_t slots_end(struct slot slots[SLOTS], struct perf_control *control,
+                         ferry_status_t status)
+{
+    struct error_record error;
+    if (status != FERRY_OK) {
+        perf_control_tell_error(control);
+        error_record_take(&error);
+    }
+    for (size_t i = 0; i < SLOTS; i++) {
+        slot_close(&slots[i]);
+    }
+    return status == FERRY_OK ? FERRY_OK : error_raise_record(&error);
+}
+
 /* The next command, whose figures the tests then rely on. */
 static ferry_status_t server_receive(struct perf_control *control, const struct slot slots[SLOTS],
                                      struct command *command)
@@ -90,12 +105,6 @@ ferry_status_t perf_server_run(struct perf_control *control)
             status = perf_barrier(control);
         }
     }
-    if (status != FERRY_OK) { /* first, since closing may take its time */
-        perf_control_tell_error(control);
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        slot_close(&slots[i]);
-    }
     free(ns);
-    return status;
+    return slots_end(slots, control, status);
 }

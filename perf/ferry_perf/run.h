@@ -28,5 +28,8 @@ struct slot {
 ferry_status_t slot_do(struct slot *slot, const struct command *command, bool client,
                        struct perf_control *control, struct perf_samples *samples);
 void slot_close(struct slot *slot);
+/* Closes what is open; a failure is the one given, whose text is this thread's last error. */
+ferry_status_t slots_end(struct slot slots[SLOTS], struct perf_control *control,
+                         ferry_status_t status);
 
 #endif

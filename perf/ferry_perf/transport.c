@@ -100,15 +100,10 @@ static const struct flow_layer layer = {
     .progress = progress,
 };
 
-static ferry_status_t ping_pong(struct flow *flow, uint64_t operations,
-                                struct perf_samples *samples)
+static ferry_status_t loop(struct flow *flow, bool answered, uint64_t operations,
+                           struct perf_samples *samples)
 {
-    return flow_ping_pong(flow, &layer, operations, samples);
-}
-
-static ferry_status_t one_way(struct flow *flow, uint64_t operations, struct perf_samples *samples)
-{
-    return flow_one_way(flow, &layer, operations, samples);
+    return flow_loop(flow, &layer, answered, operations, samples);
 }
 
 /* ---- opening and closing ---- */
@@ -203,7 +198,7 @@ static ferry_status_t transport_start(struct perf_end *end, const char *protocol
         status = join(transport);
     }
     if (status == FERRY_OK) {
-        status = flow_greet(&transport->flow, ping_pong);
+        status = flow_greet(&transport->flow, loop);
     }
     if (status != FERRY_OK) {
         transport_close(transport);
@@ -246,8 +241,8 @@ static ferry_status_t transport_prepare(void *state, size_t bytes)
     return flow_prepare(&transport->flow, bytes);
 }
 
-static ferry_status_t run(struct transport *transport, flow_loop_fn loop, bool answered,
-                          uint64_t operations, struct perf_samples *samples)
+static ferry_status_t run(struct transport *transport, bool answered, uint64_t operations,
+                          struct perf_samples *samples)
 {
     if (samples != NULL) {
         transport->instance->ops->describe(transport->link, samples->path, sizeof(samples->path));
@@ -258,13 +253,13 @@ static ferry_status_t run(struct transport *transport, flow_loop_fn loop, bool a
 static ferry_status_t transport_latency(void *state, uint64_t operations,
                                         struct perf_samples *samples)
 {
-    return run(state, ping_pong, true, operations, samples);
+    return run(state, true, operations, samples);
 }
 
 static ferry_status_t transport_bandwidth(void *state, uint64_t operations,
                                           struct perf_samples *samples)
 {
-    return run(state, one_way, false, operations, samples);
+    return run(state, false, operations, samples);
 }
 
 #define LATENCY(protocol)                                                                          \

@@ -8,11 +8,11 @@ plot=$TEST_SOURCE/perf/plot
 failed=0
 header=$(sed -n 's/^#define PERF_CSV_COLUMNS "\(.*\)"$/\1/p' "$TEST_SOURCE/perf/ferry_perf/perf.h")
 {
-    echo "$header,memory"
-    echo "rpc_lat,8,100,1.5,,,host"
-    echo "raw_tag_lat,8,100,0.2,,,host"
-    echo "tag_bw,32768,100,,9000,,cuda:0"
-    echo "zeromq_tcp_bw,32768,100,,2000,,"
+    echo "$header,client_memory,server_memory"
+    echo "rpc_lat,8,100,1.5,,,cpu,cpu"
+    echo "raw_tag_lat,8,100,0.2,,,cpu,cpu"
+    echo "tag_bw,32768,100,,9000,,cuda:0,cuda:0"
+    echo "zeromq_tcp_bw,32768,100,,2000,,,"
 } >"$folder/good.csv"
 
 # refuses WORDS ARGUMENTS...: one line with the words, and no picture.
