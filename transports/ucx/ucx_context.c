@@ -42,23 +42,58 @@ static void devices_of_interface(const char *interface, char *text, size_t capac
     }
 }
 
-static void configure(ucp_config_t *config, const char *name, const char *value)
+/* What Ferry sets in UCX, and what UCX has there where the user set nothing. */
+struct setting {
+    const char *name, *value, *defaults[2];
+};
+
+/* Is the option as UCX made it? Both the environment and ucx.conf files can say otherwise. */
+static bool is_default(const ucp_config_t *config, const struct setting *setting)
+{
+    char *text = NULL, line[64];
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file == NULL) {
+        return false;
+    }
+    ucp_config_print(config, file, NULL, UCS_CONFIG_PRINT_CONFIG);
+    fclose(file);
+    bool found = false;
+    for (int i = 0; i < 2 && text != NULL && setting->defaults[i] != NULL; i++) {
+        snprintf(line, sizeof(line), "UCX_%s=%s\n", setting->name, setting->defaults[i]);
+        const char *place = strstr(text, line);
+        found = found || (place != NULL && (place == text || place[-1] == '\n'));
+    }
+    free(text);
+    return found;
+}
+
+static bool is_in_environment(const char *name)
 {
     char variable[64];
     snprintf(variable, sizeof(variable), "UCX_%s", name);
-    if (config_environment(variable) != NULL) {
+    return config_environment(variable) != NULL;
+}
+
+static void configure(ucp_config_t *config, const struct setting *setting)
+{
+    if (is_in_environment(setting->name) ||
+        (setting->defaults[0] != NULL && !is_default(config, setting))) {
         return; /* the user's own setting wins */
     }
-    ucs_status_t status = ucp_config_modify(config, name, value);
+    ucs_status_t status = ucp_config_modify(config, setting->name, setting->value);
     if (status != UCS_OK) {
-        log_write(FERRY_LOG_DEBUG, "UCX does not take %s=%s: %s", name, value,
+        log_write(FERRY_LOG_DEBUG, "UCX does not take %s=%s: %s", setting->name, setting->value,
                   ucs_status_string(status));
     }
 }
 
-/* Shared memory survives peer error mode only with this; the network is the interface that Ferry
- * itself listens on. */
-static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
+/*
+ * Shared memory survives peer error mode only with MM_ERROR_HANDLING, which belongs to UCX's
+ * transports: ucp_config_print() does not show those, so a ucx.conf that sets it is overruled. The
+ * network is the interface that Ferry itself listens on.
+ */
+ferry_status_t ucx_configure(ucp_config_t *config, const char *interface)
 {
     char name[64], devices[DEVICES_BYTES], threshold[16];
     ferry_status_t status = interface_name(interface == NULL ? "" : interface, name, sizeof(name));
@@ -67,13 +102,15 @@ static ferry_status_t configure_all(ucp_config_t *config, const char *interface)
     }
     snprintf(devices, sizeof(devices), "%s", name);
     devices_of_interface(name, devices, sizeof(devices));
-    if (config_environment("UCX_POSIX_ERROR_HANDLING") == NULL &&
-        config_environment("UCX_SYSV_ERROR_HANDLING") == NULL) {
-        configure(config, "MM_ERROR_HANDLING", "y");
-    }
-    configure(config, "NET_DEVICES", devices);
     snprintf(threshold, sizeof(threshold), "%d", UCX_EAGER_BYTES);
-    configure(config, "RNDV_THRESH", threshold);
+    if (!is_in_environment("POSIX_ERROR_HANDLING") && !is_in_environment("SYSV_ERROR_HANDLING")) {
+        configure(config, &(struct setting){.name = "MM_ERROR_HANDLING", .value = "y"});
+    }
+    configure(config,
+              &(struct setting){.name = "NET_DEVICES", .value = devices, .defaults = {"all"}});
+    configure(config, &(struct setting){.name = "RNDV_THRESH",
+                                        .value = threshold,
+                                        .defaults = {"auto", "intra:auto,inter:auto"}});
     return FERRY_OK;
 }
 
@@ -85,7 +122,7 @@ ferry_status_t ucx_context_create(const char *interface, uint64_t features,
     if (result != UCS_OK) {
         return ucx_raise(result, "reading UCX's configuration (UCX_* variables)");
     }
-    ferry_status_t status = configure_all(config, interface);
+    ferry_status_t status = ucx_configure(config, interface);
     if (status == FERRY_OK) {
         ucp_params_t params = {
             .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED,

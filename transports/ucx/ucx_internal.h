@@ -217,8 +217,11 @@ void ucx_descriptors_mark_new(const struct ucx_descriptors *before);
 void ucx_descriptors_expect(struct ucx *ucx);
 void ucx_descriptors_sweep(struct ucx *ucx);
 
-/* ucx_context.c: UCX's configuration, context and worker. The first two are for ferry_perf, too: its
- * tests of UCX alone run with what the transport asks of UCX. */
+/* ucx_context.c: UCX's configuration, context and worker. */
+/* Sets what Ferry needs in what ucp_config_read() gave, except what the user has set: in the
+ * environment or a ucx.conf. `interface` and errors as of interface_name(); NULL is "". */
+ferry_status_t ucx_configure(ucp_config_t *config, const char *interface);
+/* These two are for ferry_perf, too: its tests of UCX alone run with what the transport asks. */
 ferry_status_t ucx_context_create(const char *interface, uint64_t features,
                                   ucp_context_h *context_out);
 ferry_status_t ucx_worker_create(ucp_context_h context, ucp_worker_h *worker_out);
