@@ -139,15 +139,14 @@ struct progress {
 
 /* How many operations come next, in blocks short enough to tell of them: what is left of -n, or what
  * fits into the rest of the time at the rate of the last ones, which may have been slow for a
- * reason
- * that is over. */
+ * reason that is over. */
 static uint64_t block_of(const struct client *client, const struct progress *progress,
                          double seconds)
 {
     double left_seconds = seconds - progress->seconds;
     if (client->wish->iterations > 0) {
         uint64_t left = client->wish->iterations - progress->done;
-        uint64_t block = (uint64_t)(progress->rate * BLOCK_SECONDS);
+        uint64_t fits = (uint64_t)(progress->rate * BLOCK_SECONDS), block = fits > 0 ? fits : 1;
         return left < block + block / 2 + 1 ? left : block;
     }
     if (left_seconds < seconds / 16) {
