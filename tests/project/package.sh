@@ -37,13 +37,14 @@ if [ -x "$work/build/testing_c" ]; then
     quietly "$work/build/transport_c"
 fi
 
-if [ -x "$TEST_BUILD/bin/ferry_info" ]; then
-    LD_LIBRARY_PATH='' "$prefix/bin/ferry_info" --version >"$work/log" || { cat "$work/log" >&2; exit 1; }
-    LD_LIBRARY_PATH='' "$TEST_BUILD/bin/ferry_info" --version | diff - "$work/log" >&2 || {
-        echo "the installed ferry_info runs with another UCX than the one it was built with" >&2
+for tool in ferry_info ferry_perf; do
+    [ -x "$TEST_BUILD/bin/$tool" ] || continue
+    LD_LIBRARY_PATH='' "$prefix/bin/$tool" --version >"$work/log" || { cat "$work/log" >&2; exit 1; }
+    LD_LIBRARY_PATH='' "$TEST_BUILD/bin/$tool" --version | diff - "$work/log" >&2 || {
+        echo "the installed $tool runs with another UCX than the one it was built with" >&2
         exit 1
     }
-fi
+done
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 flags=$(pkg-config --cflags ferry)
