@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/log.h"
 #include "rpc/link.h"
 
 static const DLDevice cpu_device = {.device_type = kDLCPU, .device_id = 0};
@@ -19,6 +18,7 @@ static void incoming_fail(struct incoming *incoming, ferry_status_t status)
 static void incoming_settle(struct incoming *incoming)
 {
     if (--incoming->outstanding == 0) {
+        incoming_give_unseen_joint(incoming);
         incoming->complete(incoming);
     }
 }
@@ -82,6 +82,9 @@ static void incoming_describe_tensor(struct incoming_tensor *tensor, const struc
     tensor->bytes = wire->bytes;
     tensor->operation_bytes = wire->operation_bytes;
     tensor->inline_data = wire->inline_data;
+    tensor->joint = wire->joint;
+    tensor->joint_offset = wire->joint_offset;
+    tensor->in_joint = false;
     tensor->first_segment = first_segment;
     tensor->sender_path = (enum transfer_path)wire->sender_path;
     tensor->path = TRANSFER_NONE;
@@ -99,7 +102,7 @@ static ferry_status_t incoming_describe(struct incoming *incoming)
     if (status != FERRY_OK) {
         return status;
     }
-    const struct wire_message *wire = &incoming->wire;
+    struct wire_message *wire = &incoming->wire;
     status = incoming_reserve_tensors(incoming, wire->tensor_count);
     if (status != FERRY_OK) {
         return status;
@@ -114,7 +117,7 @@ static ferry_status_t incoming_describe(struct incoming *incoming)
     incoming->total_bytes = wire->body_bytes;
     for (uint64_t i = 0; i < wire->tensor_count; i++) {
         struct wire_tensor description;
-        status = wire_decode_tensor(&decoder, &description);
+        status = wire_decode_tensor(&decoder, wire, &description);
         if (status != FERRY_OK) {
             return status;
         }
@@ -127,6 +130,7 @@ static ferry_status_t incoming_describe(struct incoming *incoming)
         }
         incoming->total_bytes += description.bytes;
     }
+    incoming->joint_segment = segment;
     return FERRY_OK;
 }
 
@@ -136,6 +140,7 @@ static void incoming_described(struct incoming *incoming)
     if (status != FERRY_OK) {
         /* What the rest of the message means is unknown: the link cannot go on. */
         incoming->wire.tensor_count = 0;
+        incoming->wire.joint_bytes = 0;
         incoming->lost = true;
         incoming_fail(incoming, status);
         link_fail(incoming->link, status, "%s", ferry_last_error()->text);
@@ -171,7 +176,8 @@ static DLTensor incoming_bytes_view(void *data, int64_t *shape)
 
 static ferry_status_t incoming_receive_bytes(struct incoming *incoming, void *data, uint64_t bytes,
                                              uint64_t operation_bytes, uint32_t segment,
-                                             void (*done)(void *, ferry_status_t), void *context)
+                                             void (*done)(void *, ferry_status_t),
+                                             struct transfer **transfer_out)
 {
     int64_t shape = (int64_t)bytes;
     DLTensor view = incoming_bytes_view(data, &shape);
@@ -181,9 +187,9 @@ static ferry_status_t incoming_receive_bytes(struct incoming *incoming, void *da
         .operation_bytes = operation_bytes,
         .view = &view,
         .done = done,
-        .context = context,
+        .context = incoming,
     };
-    return transfer_receive(incoming->agent->transfers, &spec, NULL);
+    return transfer_receive(incoming->agent->transfers, &spec, transfer_out);
 }
 
 ferry_status_t incoming_open(struct incoming *incoming, struct link *link, const void *data,
@@ -203,9 +209,11 @@ ferry_status_t incoming_open(struct incoming *incoming, struct link *link, const
     incoming->table_bytes = table_bytes;
     incoming->wire = *header;
     incoming->wire.tensor_count = table_bytes > 0 ? 0 : header->tensor_count;
-    incoming->body = (struct memory_block){.data = NULL};
+    incoming->body = incoming->joint = (struct memory_block){.data = NULL};
+    incoming->joint_transfer = NULL;
+    incoming->joint_views = incoming->joint_wanted = 0;
     incoming->status = FERRY_OK;
-    incoming->lost = false;
+    incoming->lost = incoming->receiving = false;
     incoming->outstanding = 0;
     incoming->staged_bytes = incoming->direct_bytes = incoming->total_bytes = 0;
     incoming->message = (ferry_message_t){.body = NULL};
@@ -215,7 +223,7 @@ ferry_status_t incoming_open(struct incoming *incoming, struct link *link, const
     }
     incoming->wire.tensor_count = header->tensor_count;
     status = incoming_receive_bytes(incoming, incoming->table, table_bytes, table_bytes,
-                                    header->first_segment, incoming_table_arrived, incoming);
+                                    header->first_segment, incoming_table_arrived, NULL);
     if (status == FERRY_OK) {
         incoming_described(incoming);
     } else if (status != FERRY_PENDING) {
@@ -231,44 +239,6 @@ static void incoming_show(struct incoming *incoming, size_t index)
         .name = tensor->name[0] == '\0' ? NULL : tensor->name,
         .view = tensor->view.view,
     };
-}
-
-ferry_status_t incoming_place(struct incoming *incoming, size_t index, DLDevice device,
-                              const ferry_allocator_t *allocator)
-{
-    struct incoming_tensor *tensor = &incoming->tensors[index];
-    struct memory_block block = {.device = device, .bytes = tensor->bytes};
-    ferry_status_t status;
-    if (allocator == NULL) {
-        status = memory_pool_take(incoming->agent->memory, device, false, tensor->bytes, &block);
-    } else {
-        status = allocator->allocate(allocator->context, device, tensor->bytes, &block.data);
-        if (status != FERRY_OK) {
-            char text[FERRY_DEVICE_TEXT_BYTES];
-            error_raise(status, "the method's allocator gave no %llu bytes on %s (%s)",
-                        (unsigned long long)tensor->bytes, ferry_device_print(device, text),
-                        ferry_status_name(status));
-        }
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    tensor->block = block;
-    if (allocator != NULL) {
-        tensor->allocator = *allocator;
-    }
-    tensor->view.view.data = block.data;
-    tensor->view.view.device = device;
-    return FERRY_OK;
-}
-
-void incoming_place_buffer(struct incoming *incoming, size_t index, const DLTensor *view,
-                           uintptr_t stream)
-{
-    struct incoming_tensor *tensor = &incoming->tensors[index];
-    tensor_copy_view(&tensor->view, view);
-    tensor->view.view.device = tensor_device(view->device);
-    tensor->stream = stream;
 }
 
 void incoming_note_failure(struct incoming *incoming)
@@ -346,9 +316,9 @@ static void incoming_receive_body(struct incoming *incoming)
         return;
     }
     incoming->outstanding++;
-    status = incoming_receive_bytes(incoming, incoming->body.data, wire->body_bytes,
-                                    wire->body_operation_bytes, segment, incoming_body_arrived,
-                                    incoming);
+    status =
+        incoming_receive_bytes(incoming, incoming->body.data, wire->body_bytes,
+                               wire->body_operation_bytes, segment, incoming_body_arrived, NULL);
     if (status != FERRY_PENDING) {
         incoming_body_arrived(incoming, status);
     }
@@ -371,6 +341,10 @@ static void incoming_receive_tensor(struct incoming *incoming, size_t index)
     incoming_show(incoming, index);
     if (tensor->bytes == 0) {
         return;
+    }
+    if (tensor->joint && tensor->inline_data == NULL) {
+        incoming->joint_wanted += !tensor->declined;
+        return; /* its bytes come with the others' */
     }
     if (tensor->declined) {
         if (tensor->inline_data == NULL) {
@@ -420,12 +394,77 @@ static void incoming_receive_tensor(struct incoming *incoming, size_t index)
     }
 }
 
+/* The joint segment is there: what is no view of it gets its bytes as if they had ridden inside. */
+static void incoming_joint_arrived(void *context, ferry_status_t status)
+{
+    struct incoming *incoming = context;
+    incoming->joint_transfer = NULL;
+    if (status != FERRY_OK) {
+        incoming->lost = true;
+        incoming_fail(incoming, status);
+    }
+    for (uint64_t i = 0; i < incoming->wire.tensor_count && incoming->status == FERRY_OK; i++) {
+        struct incoming_tensor *tensor = &incoming->tensors[i];
+        if (!tensor->joint) {
+            continue;
+        }
+        tensor->path = TRANSFER_HOST;
+        if (!tensor->in_joint) {
+            tensor->inline_data = (const char *)incoming->joint.data + tensor->joint_offset;
+            incoming_receive_tensor(incoming, i);
+        }
+    }
+    incoming_settle(incoming);
+}
+
+static void incoming_decline_joint(struct incoming *incoming)
+{
+    if (incoming->wire.joint_bytes > 0) {
+        incoming_decline_segment(incoming, incoming->joint_segment, incoming->wire.joint_bytes,
+                                 incoming->wire.joint_operation_bytes);
+    }
+}
+
+static void incoming_receive_joint(struct incoming *incoming)
+{
+    const struct wire_message *wire = &incoming->wire;
+    if (incoming->joint_wanted == 0) {
+        incoming_decline_joint(incoming);
+        return;
+    }
+    ferry_status_t status = incoming_take_joint(incoming);
+    if (status != FERRY_OK) {
+        incoming_fail(incoming, status);
+        incoming_decline_joint(incoming);
+        return;
+    }
+    if (incoming->link->state == LINK_DOWN) {
+        incoming->lost = true;
+        incoming_fail(incoming, error_raise_reason(&incoming->link->down));
+        return;
+    }
+    incoming->outstanding++;
+    status = incoming_receive_bytes(incoming, incoming->joint.data, wire->joint_bytes,
+                                    wire->joint_operation_bytes, incoming->joint_segment,
+                                    incoming_joint_arrived, &incoming->joint_transfer);
+    if (status != FERRY_PENDING) {
+        if (status != FERRY_OK) {
+            incoming_decline_joint(incoming);
+        }
+        incoming_joint_arrived(incoming, status);
+    }
+}
+
 void incoming_receive(struct incoming *incoming)
 {
+    incoming->receiving = true;
     incoming->outstanding++; /* ours, so that `complete` comes after everything is posted */
     incoming_receive_body(incoming);
     for (uint64_t i = 0; i < incoming->wire.tensor_count; i++) {
         incoming_receive_tensor(incoming, i);
+    }
+    if (incoming->wire.joint_bytes > 0) {
+        incoming_receive_joint(incoming);
     }
     incoming->message.tensors = incoming->views;
     incoming->message.tensor_count = incoming->wire.tensor_count;
@@ -446,82 +485,24 @@ void incoming_refuse(struct incoming *incoming)
                                      tensor->operation_bytes);
         }
     }
+    incoming_decline_joint(incoming);
 }
 
 void incoming_cancel(struct incoming *incoming)
 {
+    if (!incoming->receiving) {
+        return; /* the table is on its way: whom it is described to will not want the rest */
+    }
     incoming->outstanding++; /* a cancelled transfer may end at once */
     for (uint64_t i = 0; i < incoming->wire.tensor_count; i++) {
         if (incoming->tensors[i].transfer != NULL) {
             transfer_cancel(incoming->tensors[i].transfer);
         }
     }
+    if (incoming->joint_transfer != NULL) {
+        transfer_cancel(incoming->joint_transfer);
+    }
     incoming_settle(incoming);
-}
-
-/* With the transfer engine gone (a result outlived its agent's shutdown) there is nobody to poll: wait. */
-void incoming_give(struct ferry_agent *agent, const struct memory_block *block,
-                   const uintptr_t *streams, size_t count)
-{
-    if (agent->transfers != NULL) {
-        transfer_give_after(agent->transfers, block, streams, count);
-        return;
-    }
-    const ferry_device_backend_t *backend = device_backend(block->device.device_type);
-    for (size_t i = 0; i < count; i++) {
-        if (backend->stream_synchronize(block->device.device_id, streams[i]) != FERRY_OK) {
-            log_write(FERRY_LOG_WARN, "%s: a stream that used a result: %s", agent->name,
-                      ferry_last_error()->text);
-        }
-    }
-    memory_pool_give(agent->memory, block);
-}
-
-void incoming_release(struct incoming *incoming, const DLDevice *devices, const uintptr_t *streams,
-                      size_t stream_count)
-{
-    for (uint64_t i = 0; i < incoming->wire.tensor_count; i++) {
-        struct incoming_tensor *tensor = &incoming->tensors[i];
-        if (tensor->block.data == NULL || tensor->allocator.deallocate != NULL) {
-            continue;
-        }
-        uintptr_t mine[AGENT_STREAMS_MAX];
-        size_t count = 0;
-        for (size_t s = 0; s < stream_count; s++) {
-            if (tensor_device_equal(devices[s], tensor->block.device)) {
-                mine[count++] = streams[s];
-            }
-        }
-        incoming_give(incoming->agent, &tensor->block, mine, count);
-        tensor->block.data = NULL;
-    }
-    if (incoming->body.data != NULL) {
-        memory_pool_give(incoming->agent->memory, &incoming->body);
-        incoming->body.data = NULL;
-    }
-}
-
-bool incoming_has_deallocators(const struct incoming *incoming)
-{
-    for (uint64_t i = 0; i < incoming->wire.tensor_count; i++) {
-        const struct incoming_tensor *tensor = &incoming->tensors[i];
-        if (tensor->block.data != NULL && tensor->allocator.deallocate != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
-void incoming_run_deallocators(struct incoming *incoming)
-{
-    for (uint64_t i = 0; i < incoming->wire.tensor_count; i++) {
-        struct incoming_tensor *tensor = &incoming->tensors[i];
-        if (tensor->block.data != NULL && tensor->allocator.deallocate != NULL) {
-            tensor->allocator.deallocate(tensor->allocator.context, tensor->block.device,
-                                         tensor->block.data);
-            tensor->block.data = NULL;
-        }
-    }
 }
 
 void incoming_finish(struct incoming *incoming)

@@ -10,20 +10,23 @@
 
 struct incoming;
 
+/* What every tensor has comes first, as in struct outgoing_tensor. */
 struct incoming_tensor {
-    char name[FERRY_SLOT_BYTES_MAX + 1];
-    struct tensor_view view;     /* where it arrives */
     uintptr_t stream;            /* written after it */
     struct memory_block block;   /* owned unless data is NULL */
     ferry_allocator_t allocator; /* who takes block back; deallocate NULL: the agent's pool */
     DLDevice source, target;     /* at the sender; as the sender's map says (calls) */
     uint64_t bytes, operation_bytes;
-    const void *inline_data;
+    const void *inline_data; /* of a joint tensor once that segment is there */
+    bool joint, in_joint;    /* it came in the joint segment; it is a view of its memory */
+    uint64_t joint_offset;
     uint32_t first_segment;
     enum transfer_path sender_path, path;
     bool declined;
     struct transfer *transfer; /* while under way */
     struct incoming *incoming;
+    struct tensor_view view; /* where it arrives */
+    char name[FERRY_SLOT_BYTES_MAX + 1];
 };
 
 /* Lives in its owner and keeps its buffers from use to use. */
@@ -36,6 +39,11 @@ struct incoming {
     size_t table_bytes, table_capacity;
     struct wire_message wire;
     struct memory_block body;        /* of a body that came as a segment */
+    struct memory_block joint;       /* of the joint segment */
+    uint32_t joint_segment;          /* its number */
+    struct transfer *joint_transfer; /* while under way */
+    size_t joint_views;              /* tensors that lie in it */
+    size_t joint_wanted;             /* tensors of it that are not declined */
     struct incoming_tensor *tensors; /* owned */
     ferry_tensor_t *views;           /* what the user sees; owned */
     size_t capacity;
@@ -43,6 +51,7 @@ struct incoming {
     size_t outstanding;
     ferry_status_t status; /* the first failure */
     struct error_record error;
+    bool receiving; /* incoming_receive() was called */
     bool immediate; /* complete with the control message: nothing had to be waited for */
     bool lost;      /* a segment could not arrive: link failure or cancel, not a choice of ours */
     uint64_t staged_bytes, direct_bytes, total_bytes;
@@ -75,6 +84,10 @@ void incoming_receive(struct incoming *incoming);
 void incoming_refuse(struct incoming *incoming);
 /* Stops what can be stopped; `complete` comes when the transport has let go. */
 void incoming_cancel(struct incoming *incoming);
+/* Memory for the joint segment, once. FERRY_ERR_NO_MEMORY. */
+ferry_status_t incoming_take_joint(struct incoming *incoming);
+/* All of it has been copied to where it belongs: back to the pool, unless tensors are views of it. */
+void incoming_give_unseen_joint(struct incoming *incoming);
 /* Received memory goes back once the streams have passed. */
 void incoming_release(struct incoming *incoming, const DLDevice *devices, const uintptr_t *streams,
                       size_t stream_count);

@@ -7,13 +7,14 @@
 #include "rpc/agent.h"
 #include "rpc/tensor.h"
 
+/* What every tensor has comes first: a message may have thousands, and each touched line costs. */
 struct outgoing_tensor {
-    struct tensor_view view; /* a copy; the memory is borrowed until done */
-    char name[FERRY_SLOT_BYTES_MAX + 1];
     uintptr_t stream;
     void (*release)(void *context);
     void *context;
     enum transfer_path path; /* this end's */
+    struct tensor_view view; /* a copy; the memory is borrowed until done */
+    char name[FERRY_SLOT_BYTES_MAX + 1];
 };
 
 /* Lives in its owner and keeps its buffers from use to use. */
@@ -25,6 +26,7 @@ struct outgoing {
     uint8_t *control, *table, *body; /* owned; body: a copy, when the owner asked for one */
     size_t control_capacity, table_capacity, body_capacity;
     size_t table_bytes; /* of the table segment; 0: none */
+    size_t joint_next;  /* the tensor whose bytes go into the joint segment next */
     ferry_operation_t operation;
     bool host_peer;            /* a reply whose results may land in host memory */
     bool copy_body;            /* a body that travels as a segment is copied first */

@@ -120,6 +120,9 @@ static bool block_holds(const struct memory_block *block, const void *data)
 /* Does the request keep this memory alive until the reply is sent? */
 static bool request_owns(const struct ferry_request *request, const void *data)
 {
+    if (block_holds(&request->incoming.joint, data)) {
+        return true;
+    }
     for (uint64_t i = 0; i < request->incoming.wire.tensor_count; i++) {
         if (block_holds(&request->incoming.tensors[i].block, data)) {
             return true;

@@ -64,7 +64,7 @@ static ferry_status_t plan_make(const struct transfer_engine *engine,
     if (plan->device.device_type != kDLCPU) {
         status = plan_device(engine, spec, kind, plan);
     }
-    if (plan->path == TRANSFER_HOST && plan->strided) {
+    if (plan->path == TRANSFER_HOST && (plan->strided || spec->pack != NULL)) {
         plan->path = TRANSFER_PACKED;
     }
     return status;
@@ -176,6 +176,7 @@ static ferry_status_t transfer_carry(struct transfer_engine *engine,
     transfer->first_segment = spec->first_segment;
     transfer->bytes = plan->bytes;
     transfer->operation_bytes = spec->operation_bytes;
+    transfer->pack = spec->pack;
     transfer->done = spec->done;
     transfer->context = spec->context;
     pieces_init(transfer);

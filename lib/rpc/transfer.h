@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/config.h"
 #include "device/memory_pool.h"
+#include "rpc/tensor.h"
 
 /* What a transport may say of device memory. */
 #define TRANSFER_DEVICE_CAPABILITIES (FERRY_TRANSPORT_CUDA | FERRY_TRANSPORT_SIM)
@@ -27,7 +28,7 @@ enum transfer_path {
     TRANSFER_HOST = 1,   /* host memory, straight to the transport */
     TRANSFER_DIRECT = 2, /* device memory, straight to the transport */
     TRANSFER_STAGED = 3, /* device memory through pinned chunks */
-    TRANSFER_PACKED = 4  /* host memory, a strided view packed in chunks */
+    TRANSFER_PACKED = 4  /* host memory, packed in chunks: a strided view, or many small tensors */
 };
 
 ferry_status_t transfer_engine_create(struct memory_pool *pool, const struct config_values *config,
@@ -66,6 +67,11 @@ struct transfer_spec {
      * fit. */
     bool host_peer;
     uintptr_t stream; /* send: read after what it has queued; receive: written after it; 0 = now */
+    /* A send whose bytes lie in several places of host memory: writes `bytes` of them, from `offset`
+     * on, into an operation's buffer. Called in order, until done, with spec->context; the view
+     * then
+     * only says how many there are. NULL: the view's memory is sent. */
+    void (*pack)(void *context, uint64_t offset, size_t bytes, void *buffer);
     /* Exactly once when start returned FERRY_PENDING, from transfer_engine_progress() or the
      * transport's progress()/disconnect(), under the agent's lock. The memory is the caller's
      * again: no byte is read or written any more, and what was received is visible to every
@@ -102,6 +108,12 @@ void transfer_cancel(struct transfer *transfer);
  * `done` comes from progress or disconnect(), never from in here. */
 void transfer_link_lost(struct transfer_engine *engine, const ferry_link_t *link,
                         ferry_status_t status);
+
+/* `bytes` of a view's packed form, from `offset` on, to or from a buffer. */
+void transfer_pack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                         void *buffer);
+void transfer_unpack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
+                           const void *buffer);
 
 enum transfer_path transfer_path_of(const struct transfer *transfer);
 

@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "device/registry.h"
-#include "rpc/tensor.h"
 #include "rpc/transfer.h"
 
 /* After this long without any staging memory coming back, the longest waiting transfer that holds
@@ -67,6 +66,7 @@ struct transfer {
     ferry_event_t *event;           /* the phase's */
     struct memory_block packed;     /* a strided device view's packed copy */
 
+    void (*pack)(void *context, uint64_t offset, size_t bytes, void *buffer);
     void (*done)(void *context, ferry_status_t status);
     void *context;
 
@@ -116,12 +116,6 @@ struct transfer_engine {
 
 /* transfer_choose.c */
 void transfer_paths_parse(struct transfer_engine *engine, const char *paths);
-
-/* transfer_pack.c: `bytes` of the packed form, from `offset` on, to or from a buffer. */
-void transfer_pack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
-                         void *buffer);
-void transfer_unpack_piece(const struct tensor_layout *layout, uint64_t offset, size_t bytes,
-                           const void *buffer);
 
 /* transfer_device.c */
 ferry_status_t transfer_device_find(struct transfer_engine *engine, DLDevice device,

@@ -181,8 +181,12 @@ static void piece_start(struct transfer *transfer, struct transfer_piece *piece)
         return;
     }
     if (transfer->kind == TRANSFER_SEND && transfer->path == TRANSFER_PACKED) {
-        transfer_pack_piece(&transfer->layout, piece->index * transfer->operation_bytes,
-                            piece->bytes, piece->block.data);
+        uint64_t offset = piece->index * transfer->operation_bytes;
+        if (transfer->pack != NULL) {
+            transfer->pack(transfer->context, offset, piece->bytes, piece->block.data);
+        } else {
+            transfer_pack_piece(&transfer->layout, offset, piece->bytes, piece->block.data);
+        }
     }
     piece_go(transfer, piece);
 }

@@ -182,11 +182,42 @@ static void plan_body(struct wire_message *message, size_t eager_bytes, size_t v
     *table_bytes_out = table_inside ? 0 : variable_bytes + outside_bytes;
 }
 
+static void plan_segment(struct wire_tensor *tensor, uint64_t *operations_inout)
+{
+    tensor->operation_bytes = usable_operation_bytes(tensor->bytes, tensor->operation_bytes);
+    *operations_inout += wire_operations(tensor->bytes, tensor->operation_bytes);
+}
+
+/* Lays out the joint segment. A tensor that would be alone there is better off in a segment of its own,
+ * into which it need not be copied. */
+static void plan_joint(struct wire_message *message, struct wire_tensor *tensors, uint64_t count,
+                       uint64_t *operations_inout)
+{
+    message->joint_bytes = 0;
+    for (uint64_t i = 0; i < message->tensor_count && count > 0; i++) {
+        struct wire_tensor *tensor = &tensors[i];
+        if (tensor->joint && count > 1) {
+            tensor->joint_offset = wire_joint_align(message->joint_bytes);
+            tensor->operation_bytes = 0;
+            message->joint_bytes = tensor->joint_offset + tensor->bytes;
+        } else if (tensor->joint) {
+            tensor->joint = false;
+            plan_segment(tensor, operations_inout);
+        }
+    }
+    message->joint_operation_bytes =
+        usable_operation_bytes(message->joint_bytes, message->joint_operation_bytes);
+    if (message->joint_bytes > 0) {
+        *operations_inout += wire_operations(message->joint_bytes, message->joint_operation_bytes);
+    }
+}
+
 /* Keeps what fits behind `cursor`; returns the message's end. */
-static size_t plan_tensors(const struct wire_message *message, struct wire_tensor *tensors,
+static size_t plan_tensors(struct wire_message *message, struct wire_tensor *tensors,
                            const struct wire_limits *limits, size_t cursor,
                            uint64_t *operations_inout)
 {
+    uint64_t joint_count = 0;
     for (uint64_t i = 0; i < message->tensor_count; i++) {
         struct wire_tensor *tensor = &tensors[i];
         if (tensor->inline_data != NULL) {
@@ -202,11 +233,14 @@ static size_t plan_tensors(const struct wire_message *message, struct wire_tenso
         if (tensor->bytes == 0 || tensor->inline_data != NULL) {
             tensor->operation_bytes = 0;
             tensor->sender_path = TRANSFER_NONE;
-            continue;
+            tensor->joint = false;
+        } else if (tensor->joint) {
+            joint_count++;
+        } else {
+            plan_segment(tensor, operations_inout);
         }
-        tensor->operation_bytes = usable_operation_bytes(tensor->bytes, tensor->operation_bytes);
-        *operations_inout += wire_operations(tensor->bytes, tensor->operation_bytes);
     }
+    plan_joint(message, tensors, joint_count, operations_inout);
     return cursor;
 }
 
@@ -262,21 +296,25 @@ static void put_device(uint8_t *at, DLDevice device)
     wire_put_u32(at + 4, (uint32_t)device.device_id);
 }
 
-static uint8_t *put_tensor(uint8_t *at, const struct wire_tensor *tensor, enum wire_kind kind)
+static uint8_t *put_tensor(uint8_t *at, const struct wire_tensor *tensor,
+                           const struct wire_message *message)
 {
     bool inside = tensor->bytes > 0 && tensor->inline_data != NULL;
+    uint64_t operation_bytes = usable_operation_bytes(tensor->bytes, tensor->operation_bytes);
     at[WIRE_TENSOR_NAME_BYTES] = (uint8_t)tensor->name_bytes;
     at[WIRE_TENSOR_NDIM] = (uint8_t)tensor->ndim;
-    at[WIRE_TENSOR_FLAGS] = inside ? WIRE_TENSOR_INLINE : 0;
+    at[WIRE_TENSOR_FLAGS] = inside ? WIRE_TENSOR_INLINE : tensor->joint ? WIRE_TENSOR_JOINT : 0;
     at[WIRE_TENSOR_PATH] = tensor->sender_path;
     at[WIRE_TENSOR_DTYPE_CODE] = tensor->dtype.code;
     at[WIRE_TENSOR_DTYPE_BITS] = tensor->dtype.bits;
     wire_put_u16(at + WIRE_TENSOR_DTYPE_LANES, tensor->dtype.lanes);
     put_device(at + WIRE_TENSOR_SOURCE, tensor->source);
-    put_device(at + WIRE_TENSOR_TARGET, kind == WIRE_CALL ? tensor->target : tensor->source);
+    put_device(at + WIRE_TENSOR_TARGET,
+               message->kind == WIRE_CALL ? tensor->target : tensor->source);
     wire_put_u64(at + WIRE_TENSOR_BYTES, tensor->bytes);
-    wire_put_u64(at + WIRE_TENSOR_OPERATION,
-                 inside ? 0 : usable_operation_bytes(tensor->bytes, tensor->operation_bytes));
+    wire_put_u64(at + WIRE_TENSOR_OPERATION, inside          ? 0
+                                             : tensor->joint ? message->joint_operation_bytes
+                                                             : operation_bytes);
     at += WIRE_TENSOR_ENTRY_BYTES;
     for (int i = 0; i < tensor->ndim; i++, at += 8) {
         wire_put_u64(at, (uint64_t)tensor->shape[i]);
@@ -307,7 +345,7 @@ static uint8_t *put_variable(uint8_t *at, const struct wire_message *message,
         *text_bytes_out = 0;
     }
     for (uint64_t i = 0; i < message->tensor_count; i++) {
-        at = put_tensor(at, &tensors[i], message->kind);
+        at = put_tensor(at, &tensors[i], message);
     }
     return at;
 }

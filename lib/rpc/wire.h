@@ -10,10 +10,12 @@
 
 #include "core/error.h"
 
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2
 #define WIRE_METHOD_BYTES_MAX 127
 #define WIRE_METADATA_BYTES_MAX 1024
 #define WIRE_HEADER_BYTES 64
+/* Where a tensor begins in the joint segment: at a multiple of this. */
+#define WIRE_JOINT_ALIGN 64
 /* Segment numbers have 32 bits and wrap: a message travels in fewer operations than this. */
 #define WIRE_OPERATIONS_MAX (1u << 24)
 
@@ -49,15 +51,18 @@ struct wire_tensor {
     DLDataType dtype;
     int32_t ndim;
     const int64_t *shape; /* encode: the caller's; decode: into shape_storage */
-    int64_t shape_storage[FERRY_TENSOR_NDIM_MAX];
-    DLDevice source; /* where it is at the sender */
+    DLDevice source;      /* where it is at the sender */
     DLDevice
         target;     /* WIRE_CALL: where it shall arrive at the callee; WIRE_REPLY: same as source */
     uint64_t bytes; /* packed */
-    uint64_t operation_bytes; /* 0 when inline or empty */
+    uint64_t operation_bytes; /* 0 when inline, joint or empty */
     uint8_t sender_path;      /* enum transfer_path */
     const void *
         inline_data; /* encode: NULL unless it shall ride inside (wire_plan decides); decode: inside the message */
+    bool
+        joint; /* encode: it may travel in the joint segment (wire_plan decides); decode: it does */
+    uint64_t joint_offset; /* where it begins there */
+    int64_t shape_storage[FERRY_TENSOR_NDIM_MAX];
 };
 
 struct wire_message {
@@ -65,7 +70,7 @@ struct wire_message {
     uint32_t flags;
     uint64_t call_id;
     uint32_t
-        first_segment; /* numbers are used in this order: table, body (1 or more operations), tensors; inline and empty ones use none */
+        first_segment; /* numbers are used in this order: table, body (1 or more operations), tensors (inline, joint and empty ones use none), joint segment */
 
     /* WIRE_CALL */
     const char *method; /* method_bytes long */
@@ -92,6 +97,10 @@ struct wire_message {
     const void *body; /* encode: always; decode: NULL with WIRE_BODY_SEGMENT */
     uint64_t body_bytes;
     uint64_t body_operation_bytes;
+    /* One segment for many small tensors, in table order with zeros up to the next aligned place; in
+     * a decoded message only once its last tensor was read. */
+    uint64_t joint_bytes; /* 0: there is none */
+    uint64_t joint_operation_bytes;
     uint64_t tensor_count;
 };
 
@@ -99,8 +108,10 @@ struct wire_message {
  * within limits->eager_bytes. Candidates for inline are tensors whose inline_data is set (host
  * memory, C order, at most inline_bytes). Small things first come, first served in table order; the
  * body is preferred. operation_bytes are to be set as if nothing rode inside; the plan makes them 0
- * where a tensor does or has no bytes, and the whole size where they are 0 or larger. A reply that
- * is an error always fits: its text is cut, and its argument paths are dropped if need be.
+ * where a tensor does or has no bytes, and the whole size where they are 0 or larger. Tensors whose
+ * `joint` is set and that stay outside share the joint segment, in operations of at most
+ * joint_operation_bytes; one alone does not. A reply that is an error always fits: its text is cut,
+ * and its argument paths are dropped if need be.
  * FERRY_ERR_LIMIT: too many tensors, bytes, a too long name: the text says which bound and which
  * option. table_bytes_out: size of the table segment (0: none). */
 ferry_status_t wire_plan(struct wire_message *message, struct wire_tensor *tensors,
@@ -122,7 +133,8 @@ struct wire_decoder {
     uint64_t remaining;
     uint64_t total_bytes;
     const struct wire_limits *limits;
-    uint64_t operations; /* of the segments so far */
+    uint64_t operations;                         /* of the segments so far */
+    uint64_t joint_bytes, joint_operation_bytes; /* so far */
     enum wire_kind kind;
 };
 
@@ -134,7 +146,9 @@ ferry_status_t wire_decode_header(const void *data, size_t bytes, const struct w
 ferry_status_t wire_decode_variable(const void *data, size_t bytes, const void *table,
                                     size_t table_bytes, const struct wire_limits *limits,
                                     struct wire_message *message, struct wire_decoder *decoder_out);
-/* The next of tensor_count tensors: shape, dtype, bytes (must be what shape and dtype make), devices, operation sizes all checked. */
-ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_tensor *tensor_out);
+/* The next of tensor_count tensors: shape, dtype, bytes (must be what shape and dtype make), devices, operation sizes all checked.
+ * With the last one message gets what there is of a joint segment. */
+ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_message *message,
+                                  struct wire_tensor *tensor_out);
 
 #endif

@@ -11,6 +11,8 @@
  *              tensor entries                   each 40 bytes, then i64 shape[ndim], then the name
  *   inline     body, then tensors in table order, each at a multiple of 8 bytes from the message's start;
  *              the gaps are zero
+ *   joint      a segment after all others: small tensors in table order, each at a multiple of 64 bytes;
+ *              the gaps are zero
  */
 #ifndef FERRY_RPC_WIRE_FORMAT_H
 #define FERRY_RPC_WIRE_FORMAT_H
@@ -54,7 +56,7 @@ enum {
 enum {
     WIRE_TENSOR_NAME_BYTES = 0,  /* u8; 0: unnamed */
     WIRE_TENSOR_NDIM = 1,        /* u8 */
-    WIRE_TENSOR_FLAGS = 2,       /* u8: WIRE_TENSOR_INLINE */
+    WIRE_TENSOR_FLAGS = 2,       /* u8: WIRE_TENSOR_INLINE or WIRE_TENSOR_JOINT */
     WIRE_TENSOR_PATH = 3,        /* u8 */
     WIRE_TENSOR_DTYPE_CODE = 4,  /* u8 */
     WIRE_TENSOR_DTYPE_BITS = 5,  /* u8 */
@@ -62,10 +64,11 @@ enum {
     WIRE_TENSOR_SOURCE = 8,      /* i32 type, i32 id */
     WIRE_TENSOR_TARGET = 16,     /* i32 type, i32 id */
     WIRE_TENSOR_BYTES = 24,      /* u64 */
-    WIRE_TENSOR_OPERATION = 32,  /* u64 */
+    WIRE_TENSOR_OPERATION = 32,  /* u64: of a joint one the joint segment's, so the same in all */
     WIRE_TENSOR_ENTRY_BYTES = 40
 };
 #define WIRE_TENSOR_INLINE 1u
+#define WIRE_TENSOR_JOINT 2u
 
 static inline void wire_put_u16(uint8_t *at, uint16_t value)
 {
@@ -109,6 +112,11 @@ static inline uint64_t wire_get_u64(const uint8_t *at)
 static inline size_t wire_align(size_t offset)
 {
     return (offset + WIRE_INLINE_ALIGN - 1) & ~(size_t)(WIRE_INLINE_ALIGN - 1);
+}
+
+static inline uint64_t wire_joint_align(uint64_t offset)
+{
+    return (offset + WIRE_JOINT_ALIGN - 1) & ~(uint64_t)(WIRE_JOINT_ALIGN - 1);
 }
 
 static inline bool wire_is_header_only(enum wire_kind kind)

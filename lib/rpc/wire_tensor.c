@@ -53,9 +53,35 @@ static ferry_status_t check_bytes(const struct wire_decoder *decoder, struct wir
     return FERRY_OK;
 }
 
-static ferry_status_t read_data(struct wire_decoder *decoder, bool inside,
+/* The next place of the joint segment. The segment's operations are counted with the last tensor. */
+static ferry_status_t read_joint(struct wire_decoder *decoder, struct wire_tensor *tensor)
+{
+    bool cpu = tensor->source.device_type == kDLCPU && tensor->target.device_type == kDLCPU;
+    uint64_t operation_bytes = tensor->operation_bytes;
+    uint64_t offset = wire_joint_align(decoder->joint_bytes), end;
+    if (!cpu || tensor->bytes == 0 || operation_bytes == 0 ||
+        (decoder->joint_bytes > 0 && operation_bytes != decoder->joint_operation_bytes) ||
+        offset < decoder->joint_bytes || __builtin_add_overflow(offset, tensor->bytes, &end)) {
+        return error_raise(FERRY_ERR_PROTOCOL,
+                           "a tensor of %" PRIu64 " bytes in operations of %" PRIu64
+                           " bytes does not fit into the joint segment",
+                           tensor->bytes, operation_bytes);
+    }
+    tensor->joint = true;
+    tensor->joint_offset = offset;
+    tensor->operation_bytes = 0;
+    decoder->joint_bytes = end;
+    decoder->joint_operation_bytes = operation_bytes;
+    return FERRY_OK;
+}
+
+static ferry_status_t read_data(struct wire_decoder *decoder, unsigned flags,
                                 struct wire_tensor *tensor)
 {
+    bool inside = flags & WIRE_TENSOR_INLINE;
+    if (flags & WIRE_TENSOR_JOINT) {
+        return read_joint(decoder, tensor);
+    }
     if (!inside && tensor->bytes > 0) {
         return wire_add_operations(decoder, tensor->bytes, tensor->operation_bytes);
     }
@@ -92,15 +118,18 @@ static bool read_entry(const uint8_t *at, enum wire_kind kind, struct wire_tenso
     tensor->bytes = wire_get_u64(at + WIRE_TENSOR_BYTES);
     tensor->operation_bytes = wire_get_u64(at + WIRE_TENSOR_OPERATION);
     tensor->inline_data = NULL;
+    tensor->joint = false;
+    tensor->joint_offset = 0;
     bool stays = tensor->source.device_type == tensor->target.device_type &&
                  tensor->source.device_id == tensor->target.device_id;
     return tensor->name_bytes <= FERRY_SLOT_BYTES_MAX && tensor->ndim <= FERRY_TENSOR_NDIM_MAX &&
-           at[WIRE_TENSOR_FLAGS] <= WIRE_TENSOR_INLINE && tensor->sender_path <= WIRE_PATH_LAST &&
+           at[WIRE_TENSOR_FLAGS] <= WIRE_TENSOR_JOINT && tensor->sender_path <= WIRE_PATH_LAST &&
            device_makes_sense(tensor->source) && device_makes_sense(tensor->target) &&
            (stays || kind == WIRE_CALL);
 }
 
-ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_tensor *tensor_out)
+ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_message *message,
+                                  struct wire_tensor *tensor_out)
 {
     assert(decoder->remaining > 0);
     const uint8_t *at = wire_take(decoder, WIRE_TENSOR_ENTRY_BYTES);
@@ -112,7 +141,7 @@ ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_tens
     }
     ferry_status_t status = check_bytes(decoder, tensor_out);
     if (status == FERRY_OK) {
-        status = read_data(decoder, at[WIRE_TENSOR_FLAGS] & WIRE_TENSOR_INLINE, tensor_out);
+        status = read_data(decoder, at[WIRE_TENSOR_FLAGS], tensor_out);
     }
     if (status != FERRY_OK) {
         return status;
@@ -120,5 +149,10 @@ ferry_status_t wire_decode_tensor(struct wire_decoder *decoder, struct wire_tens
     tensor_out->shape = tensor_out->shape_storage;
     decoder->total_bytes += tensor_out->bytes;
     decoder->remaining--;
-    return wire_check_end(decoder);
+    if (decoder->remaining == 0 && decoder->joint_bytes > 0) {
+        message->joint_bytes = decoder->joint_bytes;
+        message->joint_operation_bytes = decoder->joint_operation_bytes;
+        status = wire_add_operations(decoder, decoder->joint_bytes, decoder->joint_operation_bytes);
+    }
+    return status == FERRY_OK ? wire_check_end(decoder) : status;
 }

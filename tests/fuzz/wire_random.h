@@ -61,8 +61,8 @@ static inline const char *random_text(struct random_source *random, struct rando
 
 static inline DLDevice random_device(struct random_source *random)
 {
-    static const int TYPES[] = {kDLCPU, kDLCUDA, kDLExtDev, 4711};
-    return (DLDevice){.device_type = (DLDeviceType)TYPES[random_below(random, 4)],
+    static const int TYPES[] = {kDLCPU, kDLCPU, kDLCPU, kDLCUDA, kDLExtDev, 4711};
+    return (DLDevice){.device_type = (DLDeviceType)TYPES[random_below(random, 6)],
                       .device_id = (int32_t)random_below(random, 300)};
 }
 
@@ -96,6 +96,8 @@ static inline void random_tensor(struct random_source *random, struct random_mes
     tensor->bytes = bytes;
     tensor->operation_bytes =
         random_below(random, 3) == 0 ? 0 : 1 + random_below(random, bytes + 9);
+    bool cpu = tensor->source.device_type == kDLCPU && tensor->target.device_type == kDLCPU;
+    tensor->joint = cpu && random_below(random, 3) != 0;
     if (bytes <= made->limits.inline_bytes && bytes <= sizeof made->data &&
         random_below(random, 4) != 0) {
         tensor->inline_data = made->data + random_below(random, sizeof made->data - bytes + 1);
@@ -162,6 +164,7 @@ static inline void random_fill(struct random_source *random, struct random_messa
     message->body_bytes = random_below(random, 2) * random_size(random, 12000);
     message->body = made->data;
     message->body_operation_bytes = random_below(random, 2) * (1 + random_below(random, 4096));
+    message->joint_operation_bytes = random_below(random, 2) * (1 + random_below(random, 4096));
     message->tensor_count = random_size(random, RANDOM_TENSORS_MAX);
     for (uint64_t i = 0; i < message->tensor_count; i++) {
         random_tensor(random, made, &made->tensors[i]);
@@ -227,7 +230,7 @@ static inline ferry_status_t random_decode(const struct random_bytes *encoded,
     status = wire_decode_variable(encoded->data, encoded->bytes, encoded->table, table_bytes,
                                   limits, message, &decoder);
     for (uint64_t i = 0; i < message->tensor_count && status == FERRY_OK; i++) {
-        status = wire_decode_tensor(&decoder, &tensors[i]);
+        status = wire_decode_tensor(&decoder, message, &tensors[i]);
     }
     return status;
 }
@@ -249,7 +252,7 @@ static inline const char *random_check(const struct random_bytes *encoded,
                                        const struct wire_message *message,
                                        const struct wire_tensor *tensors)
 {
-    uint64_t total = message->body_bytes;
+    uint64_t total = message->body_bytes, joint_end = 0;
     bool body_inside = message->body_bytes > 0 && !(message->flags & WIRE_BODY_SEGMENT);
     if (!random_inside(encoded, message->method, message->method_bytes) ||
         !random_inside(encoded, message->metadata, message->metadata_bytes) ||
@@ -278,10 +281,21 @@ static inline const char *random_check(const struct random_bytes *encoded,
             !random_inside(encoded, tensor->inline_data, inside ? bytes : 0) ||
             (inside && bytes > limits->inline_bytes) || tensor->sender_path > TRANSFER_PACKED ||
             tensor->source.device_id < 0 || tensor->target.device_id < 0 ||
-            (tensor->operation_bytes > 0) != (bytes > 0 && !inside)) {
+            (tensor->operation_bytes > 0) != (bytes > 0 && !inside && !tensor->joint)) {
             return "a tensor's field is out of its range";
         }
+        if (tensor->joint) {
+            if (inside || bytes == 0 || tensor->joint_offset < joint_end ||
+                tensor->joint_offset % WIRE_JOINT_ALIGN != 0 ||
+                message->joint_operation_bytes == 0) {
+                return "a tensor has no place in the joint segment";
+            }
+            joint_end = tensor->joint_offset + bytes;
+        }
         total += bytes;
+    }
+    if (joint_end != message->joint_bytes) {
+        return "the joint segment has another size than its tensors make";
     }
     if (total > limits->max_message_bytes) {
         return "the sum is over its limit";

@@ -112,6 +112,8 @@ static void expect_tensor(const struct wire_tensor *sent, const struct wire_tens
     cr_assert_eq(sent->bytes, got->bytes);
     cr_assert_eq(sent->operation_bytes, got->operation_bytes);
     cr_assert_eq(sent->sender_path, got->sender_path);
+    cr_assert_eq(sent->joint, got->joint);
+    cr_assert_eq(sent->joint ? sent->joint_offset : 0, got->joint_offset);
     cr_assert_eq((sent->inline_data != NULL), (got->inline_data != NULL));
     if (sent->inline_data != NULL) {
         cr_assert_eq(memcmp(sent->inline_data, got->inline_data, sent->bytes), 0);
@@ -144,6 +146,8 @@ static void expect_message(const struct wire_message *sent, const struct wire_me
                           (const char *)got->argument_paths, got->argument_count));
     cr_assert_eq(sent->body_bytes, got->body_bytes);
     cr_assert_eq(sent->body_operation_bytes, got->body_operation_bytes);
+    cr_assert_eq(sent->joint_bytes, got->joint_bytes);
+    cr_assert_eq(sent->joint_operation_bytes, got->joint_operation_bytes);
     cr_assert_eq(sent->tensor_count, got->tensor_count);
     if (sent->body_bytes > 0 && !(sent->flags & WIRE_BODY_SEGMENT)) {
         cr_assert_eq(memcmp(sent->body, got->body, sent->body_bytes), 0);
@@ -154,7 +158,7 @@ Test(wire, random_messages_are_read_as_they_were_written)
 {
     static struct random_message made;
     static struct wire_tensor tensors[RANDOM_TENSORS_MAX];
-    unsigned taken = 0, tables = 0, bodies = 0, inside = 0, errors = 0;
+    unsigned taken = 0, tables = 0, bodies = 0, inside = 0, joint = 0, errors = 0;
     for (uint64_t seed = 1; seed <= 6000; seed++) {
         struct random_source random = {.state = seed * 0x9e3779b97f4a7c15ULL};
         struct random_bytes encoded;
@@ -173,6 +177,7 @@ Test(wire, random_messages_are_read_as_they_were_written)
         for (uint64_t i = 0; i < message.tensor_count; i++) {
             expect_tensor(&made.tensors[i], &tensors[i]);
             inside += tensors[i].inline_data != NULL;
+            joint += tensors[i].joint;
         }
         taken++;
         tables += (message.flags & WIRE_TABLE_SEGMENT) != 0;
@@ -180,9 +185,10 @@ Test(wire, random_messages_are_read_as_they_were_written)
         errors += message.kind == WIRE_REPLY && message.status != FERRY_OK;
         random_free(&encoded);
     }
-    cr_assert(taken > 2000 && tables > 500 && bodies > 300 && inside > 500 && errors > 500,
-              "%u taken, %u tables, %u bodies, %u inside, %u errors", taken, tables, bodies, inside,
-              errors);
+    cr_assert(taken > 2000 && tables > 500 && bodies > 300 && inside > 500 && joint > 500 &&
+                  errors > 500,
+              "%u taken, %u tables, %u bodies, %u inside, %u joint, %u errors", taken, tables,
+              bodies, inside, joint, errors);
 }
 
 /* Cuts one area at every byte and makes it one byte longer. */
@@ -253,7 +259,7 @@ Test(wire, header_and_variable_part_check_the_tables_size)
 Test(wire, the_format_does_not_change_unnoticed)
 {
     static const char GOLDEN[] =
-        "46525259010100010700000000000000" /* FRRY, version, call, results direct, id */
+        "46525259020100010700000000000000" /* FRRY, version, call, results direct, id */
         "221100007b0000000400000000000000" /* first segment, 123 variable bytes, 4 of body */
         "02000000060005000094357700000000" /* 2 tensors, method 6, metadata 5, 2 s */
         "00000000000000000000000000000000"
@@ -376,6 +382,109 @@ Test(wire, small_tensors_ride_inside_in_table_order_after_the_body)
     cr_assert_eq(sample.tensors[3].inline_data, payload);
     cr_assert_eq(sample.encoded.bytes, 1024);
     cr_assert_eq(sample_decode(&sample, &LIMITS), FERRY_OK);
+    random_free(&sample.encoded);
+}
+
+/* Three of four share a joint segment of 65 + 63 + 1 + 63 + 4000 bytes. */
+static struct sample sample_of_joint(void)
+{
+    struct sample sample = {.message = call_of("12345678")};
+    sample.message.joint_operation_bytes = 1000;
+    sample.message.tensor_count = 4;
+    for (int i = 0; i < 4; i++) {
+        static const int64_t sizes[] = {65, 1, 600, 4000};
+        sample.tensors[i] = tensor_of(sizes[i]);
+        sample.tensors[i].inline_data = NULL;
+        sample.tensors[i].joint = true;
+    }
+    sample.tensors[2].joint = false;
+    sample_encode(&sample, &LIMITS);
+    return sample;
+}
+
+Test(wire, small_tensors_share_a_joint_segment_in_table_order)
+{
+    struct sample sample = sample_of_joint();
+    struct wire_message message;
+    struct wire_tensor tensors[4];
+    static const uint64_t offsets[] = {0, 128, 0, 192};
+    cr_assert_eq(sample.message.joint_bytes, 192 + 4000);
+    cr_assert_eq(random_decode(&sample.encoded, &LIMITS, &message, tensors), FERRY_OK);
+    expect_message(&sample.message, &message);
+    for (int i = 0; i < 4; i++) {
+        sample.tensors[i].shape = sample.tensors[i].shape_storage; /* it was made elsewhere */
+        expect_tensor(&sample.tensors[i], &tensors[i]);
+        cr_assert_eq(tensors[i].joint, i != 2);
+        cr_assert_eq(tensors[i].joint_offset, offsets[i]);
+        cr_assert_eq(tensors[i].operation_bytes, i == 2 ? 600 : 0);
+    }
+    random_free(&sample.encoded);
+}
+
+Test(wire, a_tensor_that_would_be_alone_in_the_joint_segment_is_a_segment_itself)
+{
+    struct sample sample = {.message = call_of("m")};
+    sample.message.joint_operation_bytes = 1000;
+    sample.message.tensor_count = 3;
+    for (int i = 0; i < 3; i++) {
+        sample.tensors[i] = tensor_of(i == 2 ? 0 : 400);
+        sample.tensors[i].joint = true;
+    }
+    sample.tensors[1].inline_data = NULL;
+    sample_encode(&sample, &LIMITS);
+    cr_assert_not_null(sample.tensors[0].inline_data);
+    cr_assert_eq(sample.tensors[1].operation_bytes, 400);
+    cr_assert_eq(sample.message.joint_bytes, 0);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(!sample.tensors[i].joint);
+    }
+    cr_assert_eq(sample_decode(&sample, &LIMITS), FERRY_OK);
+    random_free(&sample.encoded);
+}
+
+Test(wire, a_joint_segment_that_makes_no_sense_is_refused)
+{
+    size_t entry = 64 + 8, last = entry + 3 * 48;
+    static const struct {
+        size_t at;
+        uint64_t value;
+        const char *text;
+    } cases[] = {
+        {0, 0, "joint"},         /* no operations */
+        {0, 4193, "joint"},      /* another size than the next one's */
+        {3, 999, "joint"},       /* than the first one's */
+        {4, 4193, "operations"}, /* all say more than the segment has */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sample sample = sample_of_joint();
+        for (size_t t = 0; t < 4; t++) {
+            if (t != 2 && (cases[i].at == t || cases[i].at == 4)) {
+                wire_put_u64(sample.encoded.data + entry + t * 48 + WIRE_TENSOR_OPERATION,
+                             cases[i].value);
+            }
+        }
+        expect_error(sample_decode(&sample, &LIMITS), FERRY_ERR_PROTOCOL, cases[i].text);
+        random_free(&sample.encoded);
+    }
+    struct wire_limits limits = LIMITS;
+    limits.max_message_bytes = UINT64_MAX;
+    struct sample sample = sample_of_joint();
+    wire_put_u64(sample.encoded.data + last + WIRE_TENSOR_SOURCE, kDLCUDA);
+    expect_error(sample_decode(&sample, &limits), FERRY_ERR_PROTOCOL, "joint");
+    wire_put_u64(sample.encoded.data + last + WIRE_TENSOR_SOURCE, kDLCPU);
+    for (size_t t = 0; t < 4; t += t == 1 ? 2 : 1) { /* 2^24 operations and more */
+        wire_put_u64(sample.encoded.data + entry + t * 48 + WIRE_TENSOR_OPERATION, 1);
+    }
+    wire_put_u64(sample.encoded.data + last + WIRE_TENSOR_BYTES, 1u << 24);
+    wire_put_u64(sample.encoded.data + last + WIRE_TENSOR_ENTRY_BYTES, 1u << 24);
+    expect_error(sample_decode(&sample, &limits), FERRY_ERR_PROTOCOL, "operations");
+    for (size_t t = 0; t < 4; t++) { /* three of 2^63 - 1 bytes leave the number range */
+        wire_put_u64(sample.encoded.data + entry + t * 48 + WIRE_TENSOR_BYTES, INT64_MAX);
+        wire_put_u64(sample.encoded.data + entry + t * 48 + WIRE_TENSOR_ENTRY_BYTES, INT64_MAX);
+        sample.encoded.data[entry + t * 48 + WIRE_TENSOR_FLAGS] = WIRE_TENSOR_JOINT;
+        wire_put_u64(sample.encoded.data + entry + t * 48 + WIRE_TENSOR_OPERATION, 1ull << 60);
+    }
+    expect_error(sample_decode(&sample, &limits), FERRY_ERR_PROTOCOL, "");
     random_free(&sample.encoded);
 }
 
@@ -557,7 +666,8 @@ Test(wire, every_field_of_a_calls_header_is_checked)
     cr_assert_eq(sample_decode(&sample, &LIMITS), FERRY_OK);
     random_free(&sample.encoded);
     expect_refusal(WIRE_AT_MAGIC, 4, 0, "begins with");
-    expect_refusal(WIRE_AT_VERSION, 1, 2, "version 2");
+    expect_refusal(WIRE_AT_VERSION, 1, 1, "version 1");
+    expect_refusal(WIRE_AT_VERSION, 1, 3, "version 3");
     expect_refusal(WIRE_AT_KIND, 1, 0, "kind 0");
     expect_refusal(WIRE_AT_KIND, 1, 7, "kind 7");
     expect_refusal(WIRE_AT_KIND, 1, WIRE_CANCEL, "bare header");
@@ -591,7 +701,8 @@ Test(wire, every_field_of_a_tensors_entry_is_checked)
     expect_refusal(entry + WIRE_TENSOR_NAME_BYTES, 1, 9, "");
     expect_refusal(entry + WIRE_TENSOR_NDIM, 1, 17, "entry");
     expect_refusal(entry + WIRE_TENSOR_NDIM, 1, 255, "entry");
-    expect_refusal(entry + WIRE_TENSOR_FLAGS, 1, 2, "entry");
+    expect_refusal(entry + WIRE_TENSOR_FLAGS, 1, 3, "entry");
+    expect_refusal(entry + WIRE_TENSOR_FLAGS, 1, WIRE_TENSOR_JOINT, "joint");
     expect_refusal(entry + WIRE_TENSOR_FLAGS, 1, 0, "operations of 0");
     expect_refusal(entry + WIRE_TENSOR_PATH, 1, TRANSFER_PACKED + 1, "entry");
     expect_refusal(entry + WIRE_TENSOR_DTYPE_BITS, 1, 0, "0 bits");
@@ -607,10 +718,12 @@ Test(wire, every_field_of_a_tensors_entry_is_checked)
     expect_refusal(entry + 40, 8, INT64_MAX, "claims 10 bytes");
     expect_refusal(entry + 40 + 8 + 3, 1, 0, "entry"); /* "gra\0ient" */
     expect_refusal(second + WIRE_TENSOR_FLAGS, 1, 1, "");
+    expect_refusal(second + WIRE_TENSOR_FLAGS, 1, WIRE_TENSOR_JOINT, "joint"); /* for cuda:1 */
     expect_refusal(second + WIRE_TENSOR_OPERATION, 8, 0, "operations of 0");
     expect_refusal(second + WIRE_TENSOR_OPERATION, 8, 4001, "operations of 4001");
     expect_refusal(third + WIRE_TENSOR_NDIM, 1, 16, "entry"); /* more than the table has left */
     expect_refusal(third + WIRE_TENSOR_FLAGS, 1, 1, "does not fit");
+    expect_refusal(third + WIRE_TENSOR_FLAGS, 1, WIRE_TENSOR_JOINT, "joint"); /* no bytes */
     expect_refusal(third + WIRE_TENSOR_OPERATION, 8, 1, "no segment");
     expect_refusal(third + 40 + 8, 1, 1, "cut off"); /* the gap before the body */
 }
