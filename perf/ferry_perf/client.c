@@ -112,10 +112,14 @@ ferry_status_t perf_client_end(struct perf_control *control)
 
 /* ---- measuring ---- */
 
-/* Warms up, and finds how many operations a second there are. */
+/* Warms up, and finds how many operations a second there are. A whole window at once, so that what
+ * its operations need, such as memory at the receiver, is all there. */
 static ferry_status_t client_warm_up(struct client *client, uint32_t slot, double *rate_out)
 {
-    uint64_t operations = client->wish->warm_up > 0 ? client->wish->warm_up : 1;
+    bool windowed = strcmp(client->slots[slot].test->unit, "us") != 0;
+    uint64_t operations = client->wish->warm_up > 0 ? client->wish->warm_up
+                          : windowed                ? client->wish->options.window
+                                                    : 1;
     for (;;) {
         struct perf_samples samples = {.ns = client->other_ns, .capacity = SAMPLES_MAX};
         ferry_status_t status = client_operate(client, slot, operations, false, &samples);
